@@ -1,0 +1,143 @@
+"""`Capture`: one recorded run of a model, as a torch.fx graph with everything later steps need.
+
+Facts about single nodes live in ``node.meta`` (all of them set by the recorder, never changed after):
+
+    "path"      str               module the call was made in ("" is the model itself)
+    "call"      int               which call of that module this was, counted from 0
+    "source"    str               the user's line: 'file.py:12 in forward: x = self.conv(x)'
+    "spec"      ValueSpec         shapes and dtypes of the value
+    "storages"  tuple[int, ...]   ids of the storages the value's tensors live in (aliases share one)
+    "mutates"   tuple[int, ...]   ids of the storages the node writes into
+    "buffers"   tuple[str, ...]   names of the model's buffers the node changes
+    "draws"     int               random draws the node makes (0: it is deterministic)
+    "rng"       tuple[str, int]   (scope, first draw in it) of a node that draws; the scope is
+                                  'path#call' of the innermost module and keys the random numbers
+    "regions"   tuple[int, ...]   autocast and grad-mode regions the node lies in (no cut inside one)
+    "via"       str               "call" or "forward": how a call_module node called its module
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fxpipe.ir.spec import ValueSpec
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from fxpipe.ir.signature import CallSignature
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One call of a module that the recorder looked through: which nodes it made, what went in and out.
+
+    `args` and `kwargs` are what the caller passed, as fx arguments: containers and constants with
+    `torch.fx.Node` leaves. `outputs` says where in the returned value each node is found:
+    ``{"relu_3": ()}`` if the value itself, ``{"h": (0,), "attn": ("weights",)}`` by index or key, and
+    ``(".hidden",)`` by attribute.
+    """
+
+    path: str
+    call: int
+    nodes: tuple[str, ...]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: Mapping[str, tuple[str | int, ...]]
+    parent: int | None
+    via: str = "call"
+    fixed: str | None = None
+    """Why the call cannot be re-rolled into a call of the user's module; None if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafReport:
+    """A module that stays whole although it is no single torch.nn layer, and why."""
+
+    path: str
+    module_class: str
+    reason: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A recorded run of a model.
+
+    Attributes:
+        graph: placeholders are the batched and replicated tensor inputs; ``get_attr`` nodes name
+            parameters and buffers of the model, or entries of `constants`; the output node holds a
+            flat tuple of output leaves (see `CallSignature.output`). Never mutated after recording.
+        spans: the module calls looked through, in order of their start; children after parents.
+        signature: how a call's arguments become placeholders and output leaves a result.
+        constants: objects the graph refers to by ``get_attr`` that are not the model's own.
+        model_class: qualified name of the model's class.
+        training: the model's training flag when recorded.
+        mode: ``"fake"`` or ``"real"``.
+        batch_size: rows of the recorded micro-batch (specs hold for this size).
+        leaves: modules that stay whole by fallback.
+        situation: hashable key of what the graph depends on besides the batch size.
+    """
+
+    graph: torch.fx.Graph
+    spans: tuple[Span, ...]
+    signature: CallSignature
+    constants: Mapping[str, Any]
+    model_class: str
+    training: bool
+    mode: str
+    batch_size: int
+    leaves: tuple[LeafReport, ...] = ()
+    situation: object = None
+    _names: dict[str, torch.fx.Node] = field(default_factory=dict, repr=False, compare=False)
+
+    def node(self, name: str) -> torch.fx.Node:
+        """The node of that name.
+
+        Raises:
+            KeyError: if the graph has no such node.
+        """
+        if not self._names:
+            self._names.update((node.name, node) for node in self.graph.nodes)
+        return self._names[name]
+
+    @property
+    def body(self) -> tuple[torch.fx.Node, ...]:
+        """The nodes that compute, in recorded order: what a plan distributes over stages."""
+        skip = ("placeholder", "get_attr", "output")
+        return tuple(node for node in self.graph.nodes if node.op not in skip)
+
+    def spec(self, name: str) -> ValueSpec:
+        """Shapes and dtypes of a node's value at the recorded batch size."""
+        value: ValueSpec = self.node(name).meta["spec"]
+        return value
+
+    def fingerprint(self) -> str:
+        """A short hash of the graph's text: a plan made for another graph is told apart by it."""
+        lines = [f"{n.name}|{n.op}|{_target(n)}|{n.args}|{n.kwargs}" for n in self.graph.nodes]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Capture):
+            return NotImplemented
+        return self.fingerprint() == other.fingerprint() and self.spans == other.spans
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint())
+
+    def __str__(self) -> str:
+        mode = "train" if self.training else "eval"
+        return (
+            f"Capture of {self.model_class} ({mode}, {self.mode} run, batch {self.batch_size}): "
+            f"{len(self.body)} nodes, {len(self.spans)} module calls, {len(self.leaves)} fallback leaves"
+        )
+
+
+def _target(node: torch.fx.Node) -> str:
+    target = node.target
+    if isinstance(target, str):
+        return target
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"

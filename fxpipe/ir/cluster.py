@@ -1,0 +1,41 @@
+"""`Cluster`: the ranks a pipeline runs on and the links between them, as the simulator sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ranks, their memory and their links.
+
+    Attributes:
+        ranks: number of workers.
+        latency: seconds per transfer between two ranks.
+        bandwidth: bytes per second of a link; infinite if 0.
+        memory: bytes per rank; None if not limited.
+        speeds: ``speeds[k - 1]`` is the speed of each rank while k ranks compute at once, relative to
+            one rank alone (CPU workers share caches and memory); the last value holds for larger k.
+    """
+
+    ranks: int
+    latency: float = 0.0
+    bandwidth: float = 0.0
+    memory: int | None = None
+    speeds: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise ValueError(f"a cluster needs at least one rank, got {self.ranks}")
+        if self.latency < 0 or self.bandwidth < 0:
+            raise ValueError("latency and bandwidth cannot be negative")
+        if not self.speeds or any(speed <= 0 for speed in self.speeds):
+            raise ValueError(f"speeds must be positive numbers, got {self.speeds}")
+
+    def speed(self, busy: int) -> float:
+        """Speed of each rank while `busy` ranks compute."""
+        return self.speeds[min(busy, len(self.speeds)) - 1]
+
+    def transfer_time(self, nbytes: int) -> float:
+        """Seconds for `nbytes` over one link."""
+        return self.latency + (nbytes / self.bandwidth if self.bandwidth else 0.0)

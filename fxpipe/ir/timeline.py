@@ -1,0 +1,69 @@
+"""`Timeline`: what ran (or would run) when. Predicted and measured ones are the same type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fxpipe.ir.action import Action, Compute
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An action of a rank, from `start` to `end` in seconds since the step began."""
+
+    rank: int
+    action: Action
+    start: float
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """Seconds it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of one step.
+
+    Attributes:
+        spans: ordered by rank, then by start.
+        source: ``"simulate"`` or ``"run"``.
+        peak_bytes: per rank, the largest sum of bytes kept for backward; empty if not known.
+    """
+
+    spans: tuple[Span, ...]
+    source: str
+    peak_bytes: tuple[int, ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return 1 + max((span.rank for span in self.spans), default=-1)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end."""
+        if not self.spans:
+            return 0.0
+        return max(span.end for span in self.spans) - min(span.start for span in self.spans)
+
+    def compute_spans(self, rank: int) -> tuple[Span, ...]:
+        """A rank's computations, in order."""
+        return tuple(s for s in self.spans if s.rank == rank and isinstance(s.action, Compute))
+
+    def busy(self, rank: int) -> float:
+        """Seconds a rank computed."""
+        return sum(span.duration for span in self.compute_spans(rank))
+
+    @property
+    def bubble(self) -> float:
+        """Idle share of all ranks' time: 1 - busy / (ranks × makespan)."""
+        total = self.num_ranks * self.makespan
+        return 1.0 - sum(self.busy(r) for r in range(self.num_ranks)) / total if total else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"Timeline ({self.source}): {self.num_ranks} ranks, {self.makespan * 1e3:.2f} ms, "
+            f"bubble {self.bubble:.1%}"
+        )
