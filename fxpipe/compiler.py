@@ -1,0 +1,198 @@
+"""`compile`: the straight line trace → profile → partition → link → generate, then a runtime for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from fxpipe.analysis.estimate import estimate
+from fxpipe.analysis.profile import profile
+from fxpipe.capture.trace import trace
+from fxpipe.codegen.generate import generate
+from fxpipe.errors import FormatError
+from fxpipe.ir.capture import Capture
+from fxpipe.ir.cost import CostProfile, StageCost
+from fxpipe.ir.plan import PartitionPlan, Placement
+from fxpipe.ir.schedule import Schedule
+from fxpipe.ir.stage import StageGraph, StageProgram
+from fxpipe.options import MICRO_BATCHES_PER_RANK, Options
+from fxpipe.partitioners.check import check_plan
+from fxpipe.partitioners.follow import follow
+from fxpipe.partitioners.partition import partition
+from fxpipe.portals.edges import link
+from fxpipe.runtime.devices import resolve_devices
+
+if TYPE_CHECKING:
+    import torch
+
+    from fxpipe.pipeline import Pipeline
+    from fxpipe.runtime.backend import Backend
+
+
+def compile(
+    model: nn.Module,
+    devices: Sequence[str | torch.device] | None = None,
+    chunks: int | None = None,
+    *,
+    example_args: tuple[Any, ...] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    cuts: Sequence[str] | PartitionPlan | None = None,
+    stages_per_rank: int = 1,
+    schedule: str | Schedule | Callable[[int, int, int], Schedule] = "1f1b",
+    recompute: Literal["never", "except_last", "always"] = "never",
+    batch_norm: Literal["deferred", "per_micro_batch"] = "deferred",
+    capture: Literal["auto", "fake", "real"] = "auto",
+    costs: Literal["measure", "estimate"] | CostProfile = "measure",
+    backend: Literal["local", "inline"] | Backend = "local",
+    threads_per_rank: int | None = None,
+    verify: bool = True,
+    seed: int | None = None,
+) -> Pipeline:
+    """A micro-batch pipeline that trains `model` as it is.
+
+    Args:
+        model: any module. It is not changed (on accelerators its parameters move to their stages).
+        devices: one entry per rank; repeats are allowed (``["cpu"] * 4``). None: every visible
+            accelerator, else two CPU workers.
+        chunks: micro-batches per batch; a batch with fewer rows makes one micro-batch per row.
+            None: four per rank.
+        example_args: positional inputs (one batch) to capture with now; without examples the first
+            call captures.
+        example_kwargs: keyword inputs of the same example.
+        cuts: where stages start: a module path (``"decoder.layers.3"``), ``"path@n"`` for a module's
+            n-th call, or a node's name; or a `PartitionPlan` saved earlier. None: balanced by cost.
+        stages_per_rank: stages on each rank; stage s runs on rank ``s % ranks``.
+        schedule: a name, a callable (stages, ranks, micro-batches) → `Schedule`, or a `Schedule`,
+            which then fits its own counts only.
+        recompute: which micro-batches' activations are computed again in backward instead of kept
+            (torchgpipe's modes, arXiv 2004.09910).
+        batch_norm: ``"deferred"``: running statistics are updated once per step, with those of all
+            micro-batches together; ``"per_micro_batch"``: once per micro-batch, as gradient
+            accumulation does.
+        capture: record a ``"real"`` run, a ``"fake"`` one (no memory, no arithmetic), or the better
+            one for the model.
+        costs: ``"measure"`` the nodes, ``"estimate"`` them, or a `CostProfile` of the same capture.
+        backend: ``"local"`` (a worker thread per rank), ``"inline"`` (all in the calling thread), or
+            an object.
+        threads_per_rank: intra-op threads of a CPU worker; None: the cores shared out.
+        verify: compare the capture with the model on one micro-batch before using it.
+        seed: base of the random numbers. None: drawn from the caller's generator at each step, so
+            that ``torch.manual_seed`` decides; an int is combined with ``pipe.steps_done``.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value that is not among the choices, or an unknown device.
+        CaptureError: if the model cannot be recorded (at the first call without examples).
+        PartitionError: if it cannot be cut as asked.
+    """
+    from fxpipe.pipeline import Pipeline
+
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fxpipe.compile takes an nn.Module, got {type(model).__name__}")
+    resolved = resolve_devices(devices)
+    options = Options(
+        devices=resolved,
+        chunks=MICRO_BATCHES_PER_RANK * len(resolved) if chunks is None else chunks,
+        cuts=cuts if cuts is None or isinstance(cuts, PartitionPlan | str) else tuple(cuts),
+        stages_per_rank=stages_per_rank,
+        schedule=schedule,
+        recompute=recompute,
+        batch_norm=batch_norm,
+        capture=capture,
+        costs=costs,
+        backend=backend,
+        threads_per_rank=threads_per_rank,
+        verify=verify,
+        seed=seed,
+    )
+    pipe = Pipeline(model, options)
+    if example_args is not None or example_kwargs is not None:
+        pipe.capture(*(example_args or ()), **(example_kwargs or {}))
+    return pipe
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the straight line made of one situation of a model (a mode, an argument structure)."""
+
+    capture: Capture
+    costs: CostProfile | None
+    plan: PartitionPlan
+    stage_graph: StageGraph
+    stages: tuple[StageProgram, ...]
+    placement: Placement
+
+    def stage_costs(self) -> tuple[StageCost, ...]:
+        """Cost of every stage for one micro-batch of the recorded size; empty if never profiled."""
+        if self.costs is None:
+            return ()
+        return tuple(
+            self.costs.over(self.plan.nodes_of(stage)) for stage in range(self.plan.num_stages)
+        )
+
+
+def first_line(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+) -> Line:
+    """The line of a model's first situation: it decides the placement."""
+    captured = trace(model, args, kwargs, mode=options.capture, verify=options.verify)
+    costs = _costs(captured, model, args, kwargs, options)
+    plan = _plan(captured, costs, options)
+    return _finish(model, captured, costs, plan, options)
+
+
+def next_line(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    first: Line,
+) -> Line:
+    """The line of another situation, cut so that no module leaves its stage."""
+    captured = trace(model, args, kwargs, mode=options.capture, verify=options.verify)
+    plan = follow(first.plan, first.capture, captured)
+    return _finish(model, captured, None, plan, options)
+
+
+def _costs(
+    captured: Capture,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+) -> CostProfile | None:
+    if isinstance(options.costs, CostProfile):
+        if options.costs.fingerprint != captured.fingerprint():
+            raise FormatError(
+                "the CostProfile given as `costs` was made for another capture "
+                f"({options.costs.fingerprint}, this one is {captured.fingerprint()}): profile this "
+                "model with these inputs, or pass costs='measure'"
+            )
+        return options.costs
+    on_meta = any(parameter.is_meta for parameter in model.parameters())
+    if options.costs == "estimate" or on_meta:
+        return estimate(captured, model)
+    return profile(captured, model, args, kwargs)
+
+
+def _plan(captured: Capture, costs: CostProfile | None, options: Options) -> PartitionPlan:
+    if isinstance(options.cuts, PartitionPlan):
+        check_plan(captured, options.cuts)
+        return options.cuts
+    return partition(captured, costs, options.num_stages, cuts=options.cuts)
+
+
+def _finish(
+    model: nn.Module,
+    captured: Capture,
+    costs: CostProfile | None,
+    plan: PartitionPlan,
+    options: Options,
+) -> Line:
+    graph = link(captured, plan)
+    programs = generate(captured, plan, graph, model)
+    placement = Placement.loop(len(options.devices), options.stages_per_rank)
+    return Line(captured, costs, plan, graph, programs, placement)

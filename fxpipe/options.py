@@ -1,0 +1,83 @@
+"""`Options`: everything a user chooses at `compile`, checked once at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from fxpipe.ir.cost import CostProfile
+from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.schedule import Schedule
+
+if TYPE_CHECKING:
+    import torch
+
+    from fxpipe.runtime.backend import Backend
+
+ScheduleLike: TypeAlias = str | Schedule | Callable[[int, int, int], Schedule]
+CutsLike: TypeAlias = Sequence[str] | PartitionPlan | None
+
+RECOMPUTE: Final = ("never", "except_last", "always")
+BATCH_NORM: Final = ("deferred", "per_micro_batch")
+CAPTURE: Final = ("auto", "fake", "real")
+COSTS: Final = ("measure", "estimate")
+BACKENDS: Final = ("local", "inline")
+MICRO_BATCHES_PER_RANK: Final = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of one pipeline; see `fxpipe.compile` for what each means."""
+
+    devices: tuple[torch.device, ...]
+    chunks: int
+    cuts: CutsLike = None
+    stages_per_rank: int = 1
+    schedule: ScheduleLike = "1f1b"
+    recompute: str = "never"
+    batch_norm: str = "deferred"
+    capture: str = "auto"
+    costs: str | CostProfile = "measure"
+    backend: str | Backend = "local"
+    threads_per_rank: int | None = None
+    verify: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("chunks", self.chunks)
+        _check_count("stages_per_rank", self.stages_per_rank)
+        if self.threads_per_rank is not None:
+            _check_count("threads_per_rank", self.threads_per_rank)
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise TypeError(f"seed must be an int or None, got {self.seed!r}")
+        _check_choice("recompute", self.recompute, RECOMPUTE)
+        _check_choice("batch_norm", self.batch_norm, BATCH_NORM)
+        _check_choice("capture", self.capture, CAPTURE)
+        if not isinstance(self.costs, CostProfile):
+            _check_choice("costs", self.costs, COSTS)
+        if isinstance(self.backend, str):
+            _check_choice("backend", self.backend, BACKENDS)
+        if isinstance(self.cuts, str):
+            raise TypeError(
+                f"cuts must be a list of names, got the single string {self.cuts!r}: "
+                f"write cuts=[{self.cuts!r}]"
+            )
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline: ranks times stages per rank."""
+        return len(self.devices) * self.stages_per_rank
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {listed}, got {value!r}")

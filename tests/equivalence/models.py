@@ -1,0 +1,243 @@
+"""The models of other libraries and of our examples, tiny and with random weights, that must run as in eager.
+
+Each entry builds the model and a batch; `loss` turns the model's output into a scalar (a mean over
+rows, so that the batch's loss is the weighted sum of the micro-batches').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model, a batch for it and a loss."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    batch: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
+    loss: Callable[[Any, Any], Tensor]
+    tied: bool = False
+    """Whether a parameter may be read by several stages (sums then agree up to rounding)."""
+    batch_norm: bool = False
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+
+def _mean_square(output: Any, target: Any = None) -> Tensor:
+    if isinstance(output, Tensor):
+        return output.square().mean()
+    for key in ("loss", "sample", "logits", "last_hidden_state"):
+        value = getattr(output, key, None)
+        if value is not None:
+            return value if key == "loss" else value.square().mean()
+    raise TypeError(f"no loss for {type(output)}")
+
+
+def _images(channels: int, size: int) -> Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]:
+    def batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        g = torch.Generator().manual_seed(100 + rows)
+        return (torch.randn(rows, channels, size, size, generator=g),), {}
+
+    return batch
+
+
+def _ids(
+    vocabulary: int, length: int, *, mask: bool = False, labels: bool = False
+) -> Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]:
+    def batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        g = torch.Generator().manual_seed(200 + rows)
+        ids = torch.randint(0, vocabulary, (rows, length), generator=g)
+        kwargs: dict[str, Any] = {"input_ids": ids}
+        if mask:
+            lengths = torch.randint(length // 2, length + 1, (rows, 1), generator=g)
+            kwargs["attention_mask"] = (torch.arange(length)[None] < lengths).long()
+        if labels:
+            kwargs["labels"] = torch.randint(0, vocabulary, (rows, length), generator=g)
+        return (), kwargs
+
+    return batch
+
+
+def _monai_unet() -> nn.Module:
+    from monai.networks.nets import UNet
+
+    return UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1, dropout=0.1)
+
+
+def _monai_basic_unet() -> nn.Module:
+    from monai.networks.nets import BasicUNet
+
+    return BasicUNet(2, 1, 2, features=(4, 4, 8, 8, 16, 4), dropout=0.1)
+
+
+def _monai_attention_unet() -> nn.Module:
+    from monai.networks.nets import AttentionUnet
+
+    return AttentionUnet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), dropout=0.1)
+
+
+def _unet2d() -> nn.Module:
+    from diffusers import UNet2DModel
+
+    return UNet2DModel(
+        sample_size=16,
+        in_channels=3,
+        out_channels=3,
+        layers_per_block=1,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        attention_head_dim=4,
+        dropout=0.1,
+    )
+
+
+def _unet2d_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    g = torch.Generator().manual_seed(300 + rows)
+    return (
+        torch.randn(rows, 3, 16, 16, generator=g),
+        torch.randint(0, 1000, (rows,), generator=g),
+    ), {}
+
+
+def _gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(n_layer=3, n_head=2, n_embd=16, vocab_size=50, n_positions=32, use_cache=False)
+    )
+
+
+def _llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=50,
+            max_position_embeddings=32,
+        )
+    )
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(
+        BertConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            vocab_size=50,
+            max_position_embeddings=32,
+        ),
+        add_pooling_layer=False,
+    )
+
+
+def _t5() -> nn.Module:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration(
+        T5Config(
+            d_model=16,
+            d_ff=32,
+            d_kv=8,
+            num_layers=2,
+            num_heads=2,
+            vocab_size=50,
+            decoder_start_token_id=0,
+        )
+    )
+
+
+def _t5_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    _, kwargs = _ids(50, 10, mask=True)(rows)
+    g = torch.Generator().manual_seed(400 + rows)
+    return (), {**kwargs, "labels": torch.randint(0, 50, (rows, 6), generator=g)}
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTModel
+
+    return ViTModel(
+        ViTConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            image_size=16,
+            patch_size=4,
+            hidden_dropout_prob=0.1,
+        ),
+        add_pooling_layer=False,
+    )
+
+
+def _vit_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    (images,), _ = _images(3, 16)(rows)
+    return (), {"pixel_values": images}
+
+
+def _torch_transformer() -> nn.Module:
+    return nn.Transformer(16, 2, 2, 2, 32, dropout=0.1, batch_first=True)
+
+
+def _torch_transformer_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    g = torch.Generator().manual_seed(500 + rows)
+    return (torch.randn(rows, 6, 16, generator=g), torch.randn(rows, 5, 16, generator=g)), {}
+
+
+def _our_unet() -> nn.Module:
+    from examples.models.unet import UNet
+
+    return UNet(1, 4)
+
+
+def _amoebanet() -> nn.Module:
+    from examples.models.amoebanet import AmoebaNetD
+
+    return AmoebaNetD(3, 16, num_classes=10)
+
+
+def _resnet() -> nn.Module:
+    from examples.models.resnet import resnet101
+
+    return resnet101(num_classes=10)
+
+
+EXAMPLES: dict[str, Example] = {
+    example.name: example
+    for example in (
+        Example("monai_unet", _monai_unet, _images(1, 16), _mean_square),
+        Example("monai_basic_unet", _monai_basic_unet, _images(1, 32), _mean_square),
+        Example(
+            "monai_attention_unet",
+            _monai_attention_unet,
+            _images(1, 16),
+            _mean_square,
+            batch_norm=True,
+        ),
+        Example("diffusers_unet2d", _unet2d, _unet2d_batch, _mean_square),
+        Example("gpt2", _gpt2, _ids(50, 8, mask=True, labels=True), _mean_square, tied=True),
+        Example("llama", _llama, _ids(50, 8, labels=True), _mean_square),
+        Example("bert", _bert, _ids(50, 8, mask=True), _mean_square),
+        Example("t5", _t5, _t5_batch, _mean_square, tied=True),
+        Example("vit", _vit, _vit_batch, _mean_square),
+        Example("torch_transformer", _torch_transformer, _torch_transformer_batch, _mean_square),
+        Example("unet", _our_unet, _images(3, 32), _mean_square),
+        Example("amoebanet", _amoebanet, _images(3, 224), _mean_square, batch_norm=True),
+        Example("resnet101", _resnet, _images(3, 32), _mean_square, batch_norm=True),
+    )
+}
