@@ -1,0 +1,1 @@
+"""Programs that use fxpipe, and the plain models they train."""

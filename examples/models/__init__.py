@@ -1,0 +1,1 @@
+"""Models of the pipelining literature as plain modules: skips are Python variables, nothing is split."""
