@@ -1,0 +1,21 @@
+"""The numbers every schedule generator takes, and what is wrong with them."""
+
+from __future__ import annotations
+
+from fxpipe.errors import ScheduleError
+
+
+def require_counts(stages: int, ranks: int, micro_batches: int) -> None:
+    """Refuse counts that no schedule can have.
+
+    Raises:
+        ScheduleError: if a count is below one, or a rank would have no stage.
+    """
+    for name, count in (("stages", stages), ("ranks", ranks), ("micro-batches", micro_batches)):
+        if count < 1:
+            raise ScheduleError(f"a schedule needs at least one of its {name}, got {count}")
+    if ranks > stages:
+        raise ScheduleError(
+            f"{ranks} ranks for {stages} stages: a rank would have nothing to do; "
+            f"use at most {stages} ranks or cut the model into more stages"
+        )

@@ -1,0 +1,58 @@
+"""Schedules by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from fxpipe.errors import ScheduleError
+from fxpipe.ir.schedule import Schedule
+from fxpipe.schedules.counts import require_counts
+from fxpipe.schedules.forward_only import forward_only
+from fxpipe.schedules.gpipe import gpipe
+from fxpipe.schedules.one_f_one_b import one_f_one_b
+
+Generator: TypeAlias = Callable[[int, int, int], Schedule]
+"""(stages, ranks, micro-batches) → the schedule."""
+
+SCHEDULES: Final[Mapping[str, Generator]] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "forward": forward_only,
+}
+
+
+def resolve(
+    schedule: str | Generator | Schedule, stages: int, ranks: int, micro_batches: int
+) -> Schedule:
+    """The schedule that a name, a generator or a fixed schedule stands for, at these counts.
+
+    Raises:
+        ScheduleError: if the name is not known, if the counts are impossible, or if the schedule at
+            hand has other counts.
+    """
+    require_counts(stages, ranks, micro_batches)
+    if isinstance(schedule, str):
+        if schedule not in SCHEDULES:
+            raise ScheduleError(
+                f"there is no schedule {schedule!r}; known are {', '.join(sorted(SCHEDULES))} "
+                "(a function of stages, ranks and micro-batches, or a Schedule, will do as well)"
+            )
+        schedule = SCHEDULES[schedule]
+    made = schedule if isinstance(schedule, Schedule) else schedule(stages, ranks, micro_batches)
+    if not isinstance(made, Schedule):
+        raise ScheduleError(f"{schedule!r} returned a {type(made).__name__}, not a Schedule")
+    _require_fit(made, stages, ranks, micro_batches)
+    return made
+
+
+def _require_fit(schedule: Schedule, stages: int, ranks: int, micro_batches: int) -> None:
+    counts = (
+        ("stages", schedule.num_stages, stages),
+        ("ranks", schedule.num_ranks, ranks),
+        ("micro-batches", schedule.num_micro_batches, micro_batches),
+    )
+    wrong = [f"{has} {name} instead of {want}" for name, has, want in counts if has != want]
+    if wrong:
+        title = f"schedule {schedule.name!r}" if schedule.name else "the schedule"
+        raise ScheduleError(f"{title} has {', '.join(wrong)}")

@@ -1,0 +1,1 @@
+"""Predicted timelines: rank programs run on a clock instead of a machine."""

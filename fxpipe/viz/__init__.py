@@ -1,0 +1,1 @@
+"""Drawings: a value goes in, a string comes out."""
