@@ -1,5 +1,4 @@
-"""What makes a schedule legal: every result is made once, and some order of the ranks makes each
-before it is needed."""
+"""What makes a schedule legal: each result is made once, and before it is needed in some order."""
 
 from __future__ import annotations
 
@@ -62,10 +61,8 @@ def _makers(schedule: Schedule, graph: StageGraph) -> tuple[dict[_Key, tuple[int
                 key = (result, action.stage, action.micro_batch)
                 first = makers.setdefault(key, (rank, position))
                 if first != (rank, position):
-                    problems.append(
-                        f"{where} makes the {_name(key)} again: "
-                        f"rank {first[0]} does at position {first[1]}"
-                    )
+                    again = f"rank {first[0]} does at position {first[1]}"
+                    problems.append(f"{where} makes the {_name(key)} again: {again}")
     return makers, problems
 
 
@@ -78,13 +75,13 @@ def _missing(
     """Results that nobody makes, and those made after a use of them on the same rank."""
     if not makers:
         yield "it is empty"
-    home = {stage: rank for (_, stage, _), (rank, _) in makers.items()}
+    home = {stage: at for (_, stage, _), (at, _) in makers.items()}
     for result in _expected(schedule, given):
         for stage in range(graph.num_stages):
             for m in range(schedule.num_micro_batches):
                 if (result, stage, m) not in makers:
-                    rank = f"rank {home[stage]}" if stage in home else "every rank"
-                    yield f"{rank} lacks the action that makes the {_name((result, stage, m))}"
+                    who = f"rank {home[stage]}" if stage in home else "every rank"
+                    yield f"{who} lacks the action that makes the {_name((result, stage, m))}"
     for rank, actions in enumerate(schedule.ranks):
         for position, action in enumerate(actions):
             for result, stage in _needs(action, graph):
