@@ -1,0 +1,1 @@
+"""Measurements: each file is one experiment, run as ``python -m benchmarks.<name> [--quick]``."""

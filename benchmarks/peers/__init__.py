@@ -1,0 +1,1 @@
+"""The benchmark models rewritten by hand for other libraries."""
