@@ -1,4 +1,4 @@
-"""Bytes kept for backward, per rank: they depend on the order of a rank's actions, not on their times."""
+"""Bytes kept for backward, per rank: they depend on the order of actions, not on their times."""
 
 from __future__ import annotations
 
