@@ -150,6 +150,7 @@ class StageProgram:
         random: where random numbers are drawn inside modules the stage calls.
         buffers: names of the model's buffers that the stage changes in its forward.
         needs_keys: whether the source itself draws random numbers (``with self.keyed(scope, draw):``).
+        needs_device: whether the source names ``self.device``, the device its stage runs on.
         lines: line number of `source` → "module path, user's source line", for error notes.
     """
 
@@ -166,6 +167,7 @@ class StageProgram:
     random: tuple[RandomScope, ...] = ()
     buffers: tuple[str, ...] = ()
     needs_keys: bool = False
+    needs_device: bool = False
     lines: Mapping[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

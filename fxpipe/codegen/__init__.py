@@ -1,0 +1,1 @@
+"""Every stage as Python source that can be read, compared and debugged."""

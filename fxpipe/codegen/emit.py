@@ -1,0 +1,118 @@
+"""One node of the graph as one line of source."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch.fx
+
+from fxpipe import ops
+from fxpipe.codegen.arguments import Arguments
+from fxpipe.errors import CodegenError
+
+_INFIX: Final[dict[Callable[..., Any], str]] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.ge: ">=",
+    operator.gt: ">",
+    operator.is_: "is",
+    operator.is_not: "is not",
+}
+_PREFIX: Final[dict[Callable[..., Any], str]] = {
+    operator.neg: "-",
+    operator.pos: "+",
+    operator.invert: "~",
+    operator.not_: "not ",
+}
+_METHOD_INFIX: Final = {
+    **{name: sign for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))},
+    "matmul": "@",
+    "__truediv__": "/",
+    "__div__": "/",
+    **{f"__{function.__name__.strip('_')}__": sign for function, sign in _INFIX.items()},
+}
+_REFLECTED: Final = {
+    f"__r{name.strip('_')}__": sign
+    for name, sign in _METHOD_INFIX.items()
+    if sign in ("+", "-", "*", "/", "//", "%", "**", "@", "&", "|", "^")
+}
+
+
+def expression(node: torch.fx.Node, write: Arguments) -> str:
+    """The Python expression that computes a node.
+
+    Raises:
+        CodegenError: if the node is none that computes, or its arguments have no text.
+    """
+    match node.op:
+        case "call_module":
+            call = ".forward" if node.meta.get("via") == "forward" else ""
+            module = write.bindings.module(str(node.target))
+            return f"{module}{call}({write.call(node.args, node.kwargs)})"
+        case "call_method":
+            return _method(str(node.target), node.args, node.kwargs, write)
+        case "call_function":
+            return _function(node.target, node.args, node.kwargs, write)
+        case _:
+            raise CodegenError(f"{node.name} is a {node.op}: no stage computes it")
+
+
+def _function(target: Any, args: Any, kwargs: Any, write: Arguments) -> str:
+    if not kwargs:
+        short = _as_operator(target, args, write)
+        if short is not None:
+            return short
+    name = write.imports.name_of(target) or write.bindings.unwritten(target)
+    if target is ops.enter_autocast and write.home.covers_type(args[0]):
+        return f"{name}({write.device()}.type, {write.call(args[1:], kwargs)})"
+    return f"{name}({write.call(args, kwargs)})"
+
+
+def _as_operator(target: Any, args: Any, write: Arguments) -> str | None:
+    """``a + b``, ``-a``, ``a[i]``, ``a.name``; None if the function is none of these."""
+    if len(args) == 2:
+        left, right = args
+        if target in _INFIX:
+            return f"{write.operand(left)} {_INFIX[target]} {write.operand(right)}"
+        if target is operator.getitem:
+            return f"{write.operand(left)}[{write.subscript(right)}]"
+        if target is getattr and isinstance(right, str) and right.isidentifier():
+            return f"{write.operand(left)}.{right}"
+    if len(args) == 1 and target in _PREFIX:
+        return f"{_PREFIX[target]}{write.operand(args[0])}"
+    return None
+
+
+def _method(name: str, args: Any, kwargs: Any, write: Arguments) -> str:
+    owner, *rest = args
+    if len(rest) == 1 and not kwargs:
+        other = rest[0]
+        if name == "__getitem__":
+            return f"{write.operand(owner)}[{write.subscript(other)}]"
+        if name in _METHOD_INFIX:
+            return f"{write.operand(owner)} {_METHOD_INFIX[name]} {write.operand(other)}"
+        # A value on the left would be asked first, by its own operator.
+        if name in _REFLECTED and not isinstance(other, torch.fx.Node):
+            return f"{write.operand(other)} {_REFLECTED[name]} {write.operand(owner)}"
+        if name == "to" and isinstance(other, str) and write.home.covers(other):
+            return f"{write.operand(owner)}.to({write.device()})"
+    if name in ("neg", "__neg__", "__invert__") and not rest and not kwargs:
+        return f"{'~' if 'invert' in name else '-'}{write.operand(owner)}"
+    return f"{write.operand(owner)}.{name}({write.call(rest, kwargs)})"
