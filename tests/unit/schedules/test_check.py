@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from fxpipe.errors import DeadlockError, IllegalScheduleError
+from fxpipe.ir.schedule import Schedule
+from fxpipe.ir.stage import Edge, StageGraph
+from fxpipe.schedules.backward_only import backward_only
+from fxpipe.schedules.check import check
+from fxpipe.schedules.depend import Result
+from fxpipe.schedules.linear import linear
+
+
+def _refused(text: str, graph: StageGraph | None = None) -> str:
+    with pytest.raises(IllegalScheduleError) as caught:
+        check(Schedule.from_text(text, "mine"), graph or linear(2))
+    return str(caught.value)
+
+
+def test_a_legal_schedule_passes() -> None:
+    check(Schedule.from_text("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"), linear(2))
+
+
+def test_full_and_split_backwards_mix() -> None:
+    check(Schedule.from_text("0F0 0F1 0B0 0I1 0W1\n1F0 1I0 1F1 1W0 1B1"), linear(2))
+
+
+def test_a_missing_action_is_named_with_its_rank() -> None:
+    message = _refused("0F0 0F1 0B0 0B1\n1F0 1B0 1F1")
+    assert message.splitlines() == [
+        "schedule 'mine' cannot run:",
+        "  - rank 1 lacks the action that makes the input gradient of stage 1, micro-batch 1",
+        "  - rank 1 lacks the action that makes the weight gradient of stage 1, micro-batch 1",
+    ]
+
+
+def test_an_input_backward_alone_lacks_the_weight_gradient() -> None:
+    message = _refused("0F0 0I0", linear(1))
+    assert "lacks the action that makes the weight gradient of stage 0, micro-batch 0" in message
+
+
+def test_a_missing_stage_is_named() -> None:
+    message = _refused("0F0\n1F0", linear(3))
+    assert "every rank lacks the action that makes the output of stage 2, micro-batch 0" in message
+
+
+def test_a_stage_that_does_not_exist_is_named() -> None:
+    assert "rank 2, position 0: 2F0: there is no stage 2 of 2" in _refused("0F0\n1F0\n2F0")
+
+
+def test_a_repeated_action_is_named_with_the_first() -> None:
+    message = _refused("0F0 0F0 0B0\n1F0 1B0")
+    assert "rank 0, position 1: 0F0 makes the output of stage 0, micro-batch 0 again" in message
+    assert "rank 0 does at position 0" in message
+
+
+def test_a_full_and_a_half_backward_repeat_each_other() -> None:
+    message = _refused("0F0 0B0 0W0", linear(1))
+    assert "position 2: 0W0 makes the weight gradient of stage 0, micro-batch 0 again" in message
+
+
+def test_a_stage_on_two_ranks_is_named() -> None:
+    assert "rank 1, position 0: 0F1: stage 0 is on rank 0" in _refused("0F0\n0F1", linear(1))
+
+
+def test_an_action_before_what_it_needs_on_its_own_rank() -> None:
+    message = _refused("0B0 0F0\n1F0 1B0")
+    assert (
+        "rank 0, position 0: 0B0 needs the output of stage 0, micro-batch 0, "
+        "which the rank makes later, at position 1"
+    ) in message
+
+
+def test_an_empty_schedule_is_refused() -> None:
+    with pytest.raises(IllegalScheduleError, match="it is empty"):
+        check(Schedule(((), ())), linear(2))
+
+
+def test_every_problem_is_listed_up_to_a_limit() -> None:
+    message = _refused("\n".join(f"{stage}F0" for stage in range(100)), linear(1))
+    assert len(message.splitlines()) == 42
+    assert message.endswith("… and 59 more")
+
+
+def test_ranks_that_wait_for_one_another() -> None:
+    with pytest.raises(DeadlockError) as caught:
+        check(Schedule.from_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0"), linear(2))
+    assert str(caught.value).splitlines() == [
+        "the schedule deadlocks:",
+        "  - rank 0 waits to run 0B0 for the input gradient of stage 1, micro-batch 0, "
+        "which rank 1 makes at its position 3, but it stands at 0",
+        "  - rank 1 waits to run 1F1 for the output of stage 0, micro-batch 1, "
+        "which rank 0 makes at its position 2, but it stands at 1",
+    ]
+
+
+def test_an_edge_more_can_make_a_deadlock() -> None:
+    schedule = Schedule.from_text("2F0 0F0\n1F0")
+    check(schedule, StageGraph(3, (), (Edge("a", 0, (1,)),)))
+    with pytest.raises(DeadlockError, match="rank 0 waits to run 2F0 for the output of stage 1"):
+        check(schedule, StageGraph(3, (), (Edge("a", 0, (1,)), Edge("b", 1, (2,)))))
+
+
+def test_backwards_alone_need_their_forwards_given() -> None:
+    schedule = backward_only(4, 2, 3)
+    check(schedule, linear(4), given=(Result.OUTPUT,))
+    with pytest.raises(IllegalScheduleError, match="lacks the action that makes the output"):
+        check(schedule, linear(4))
