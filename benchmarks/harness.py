@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import tabulate
 import torch
 
 RESULTS = Path(__file__).parent / "results"
@@ -109,11 +108,8 @@ class Report:
 
     def markdown(self) -> str:
         where = ", ".join(f"{key} {value}" for key, value in environment().items())
-        table = tabulate.tabulate(
-            [list(map(str, row)) for row in self.rows],
-            list(self.columns),
-            tablefmt="github",
-            disable_numparse=True,
+        table = "\n".join(
+            _line(row) for row in (self.columns, ["---"] * len(self.columns), *self.rows)
         )
         return "\n\n".join([f"## {self.title}", *self.remarks, table, f"_{where}_"]) + "\n"
 
@@ -133,6 +129,10 @@ class Report:
         (folder / f"{self.name}.json").write_text(
             json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+
+
+def _line(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def arguments(description: str, *, rounds: int) -> argparse.ArgumentParser:
