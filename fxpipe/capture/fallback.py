@@ -1,0 +1,86 @@
+"""What the recorder cannot write down, and which module stays whole because of it.
+
+Recording stops with a `Fallback`; the decisions grow by one module and recording starts again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fxpipe.errors import CaptureError
+
+
+class Fallback(Exception):
+    """Recording cannot go on like this. `path`: the innermost module around the place."""
+
+    def __init__(self, reason: str, path: str, source: str, operation: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+        self.source = source
+        self.operation = operation
+
+
+class KeepWhole(Fallback):
+    """The module at `path` must become a leaf."""
+
+
+class LookInside(Fallback):
+    """The leaf at `path` must be looked into: tensors get past its arguments and results."""
+
+
+@dataclass
+class Decisions:
+    """Which modules are treated otherwise than the leaf policy says.
+
+    Attributes:
+        leaves: path → why, for modules kept whole.
+        inside: path → why, for leaves that are looked into.
+        whole_root: whether the model itself may become a leaf (it is a layer of torch.nn).
+    """
+
+    leaves: dict[str, Fallback] = field(default_factory=dict)
+    inside: dict[str, Fallback] = field(default_factory=dict)
+    whole_root: bool = False
+
+    def learn(self, reason: Fallback, is_layer: bool) -> None:
+        """Take a `Fallback` into account.
+
+        `is_layer`: whether the module at its path is a layer of torch.nn, which is never looked into.
+
+        Raises:
+            CaptureError: if nothing but the whole model could be kept whole.
+        """
+        path = reason.path
+        if isinstance(reason, LookInside) and path not in self.leaves and not is_layer:
+            self.inside[path] = reason
+            return
+        if isinstance(reason, LookInside):  # looking inside was tried, or is of no use
+            self.leaves.pop(path, None)
+            path = _parent(path, reason)
+        while path in self.leaves or path in self.inside:
+            path = _parent(path, reason)
+        if not path and not self.whole_root:
+            raise root_error(reason)
+        self.leaves[path] = reason
+
+    def __len__(self) -> int:
+        return len(self.leaves) + len(self.inside)
+
+
+def _parent(path: str, reason: Fallback) -> str:
+    if not path:
+        raise root_error(reason)
+    return path.rpartition(".")[0]
+
+
+def root_error(reason: Fallback) -> CaptureError:
+    """The error for something that only the whole model as one unit could do."""
+    where = f"module {reason.path!r}" if reason.path else "the model's own forward"
+    operation = f"\n  operation: {reason.operation}" if reason.operation else ""
+    return CaptureError(
+        f"the model cannot be recorded: {reason.reason}\n  in: {where}"
+        f"\n  at: {reason.source or 'unknown line'}{operation}"
+        "\n  What to do: move this part of forward into a submodule of its own (a module that cannot "
+        "be looked into stays whole), or switch it off by an option of the model."
+    )

@@ -1,0 +1,163 @@
+"""Torch functions: which are recorded, in which form, and which read values of their tensors."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from fxpipe import ops
+from fxpipe.capture.naming import importable_name
+
+_READS: Final = {
+    "item", "__bool__", "__int__", "__float__", "__index__", "__complex__", "tolist", "numpy",
+    "__array__", "equal", "allclose", "is_nonzero", "__contains__", "__dlpack__",
+}  # fmt: skip
+"""Functions that take values out of tensors into Python."""
+
+_SIZED_BY_DATA: Final = {
+    "nonzero", "masked_select", "unique", "unique_consecutive", "_unique2", "argwhere", "bincount",
+    "_return_output", "_return_inverse", "_return_counts", "_unique_impl", "_unique_consecutive_impl",
+}  # fmt: skip
+"""Functions whose result's shape depends on values."""
+
+_HOOKS: Final = {"register_hook", "retain_grad", "register_post_accumulate_grad_hook"}
+
+_OPERATORS: Final[dict[str, Callable[..., Any]]] = {
+    "__getitem__": operator.getitem,
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+    "__lt__": operator.lt,
+    "__le__": operator.le,
+    "__gt__": operator.gt,
+    "__ge__": operator.ge,
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
+    "__invert__": operator.invert,
+    "__lshift__": operator.lshift,
+    "__rshift__": operator.rshift,
+    "__truediv__": operator.truediv,
+    "__div__": operator.truediv,
+    "__floordiv__": operator.floordiv,
+    "__mod__": operator.mod,
+    "__pow__": operator.pow,
+    "__add__": operator.add,
+    "__sub__": operator.sub,
+    "__mul__": operator.mul,
+    "__matmul__": operator.matmul,
+    "__neg__": operator.neg,
+    "__iadd__": operator.iadd,
+    "__isub__": operator.isub,
+    "__imul__": operator.imul,
+    "__itruediv__": operator.itruediv,
+    "__idiv__": operator.itruediv,
+    "__ifloordiv__": operator.ifloordiv,
+    "__imod__": operator.imod,
+    "__ipow__": operator.ipow,
+    "__iand__": operator.iand,
+    "__ior__": operator.ior,
+    "__ixor__": operator.ixor,
+}
+_REFLECTED: Final[dict[str, Callable[..., Any]]] = {
+    "__radd__": operator.add,
+    "__rsub__": operator.sub,
+    "__rmul__": operator.mul,
+    "__rtruediv__": operator.truediv,
+    "__rdiv__": operator.truediv,
+    "__rfloordiv__": operator.floordiv,
+    "__rmod__": operator.mod,
+    "__rpow__": operator.pow,
+    "__rmatmul__": operator.matmul,
+    "__rand__": operator.and_,
+    "__ror__": operator.or_,
+    "__rxor__": operator.xor,
+    "__rlshift__": operator.lshift,
+    "__rrshift__": operator.rshift,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a call is written as a node; `writes_first`: its result is its first argument, changed."""
+
+    op: str
+    target: Callable[..., Any] | str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    writes_first: bool = False
+
+    def result(self, returned: Any) -> Any:
+        """The node's value, from what the call returned."""
+        return self.args[0] if self.writes_first else returned
+
+
+def as_node(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form:
+    """The form of a call: an operator, a method, a function, or a helper of ours."""
+    name = str(getattr(func, "__name__", ""))
+    if name == "__get__":
+        return Form("call_function", getattr, (args[0], func.__self__.__name__), {})
+    if name == "__set__":
+        attribute = func.__self__.__name__
+        return Form("call_function", ops.set_attribute, (args[0], attribute, args[1]), {}, True)
+    if name == "__setitem__":
+        return Form("call_function", ops.set_item, args, {}, True)
+    if name in _OPERATORS and not kwargs:
+        return Form("call_function", _OPERATORS[name], args, {})
+    if name in _REFLECTED and not kwargs:
+        return Form("call_function", _REFLECTED[name], args[::-1], {})
+    if is_method(func, name) and args:
+        return Form("call_method", name, args, kwargs, name in _HOOKS)
+    if importable_name(func) is None:
+        return Form("call_function", ops.call, args, kwargs)
+    return Form("call_function", func, args, kwargs)
+
+
+def is_method(func: Any, name: str) -> bool:
+    """Whether a function is a method of tensors."""
+    kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
+    return getattr(torch.Tensor, name, None) is func or isinstance(func, kinds)
+
+
+def is_iteration(func: Any) -> bool:
+    """Whether it is ``iter(tensor)``."""
+    return func is torch.Tensor.__iter__
+
+
+def may_record(func: Any) -> bool:
+    """Whether a call could belong in the graph: looking at a tensor's text or type does not."""
+    return getattr(func, "__name__", "") not in ("__repr__", "__format__", "__hash__", "__len__")
+
+
+def may_write(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a call may return an argument changed in place (cheap, and never wrongly False)."""
+    name = str(getattr(func, "__name__", ""))
+    in_place = name.endswith("_") or name in ("__set__", "__setitem__")
+    return in_place or bool(kwargs.get("inplace")) or kwargs.get("out") is not None or name in _HOOKS
+
+
+def reads_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call takes values out of tensors, or its result's shape depends on values."""
+    name = str(getattr(func, "__name__", ""))
+    if name in _READS or name in _SIZED_BY_DATA:
+        return True
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name == "repeat_interleave":
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
+        return isinstance(repeats, torch.Tensor) and kwargs.get("output_size") is None
+    if name == "__getitem__":
+        return any(_is_mask(index) for index in _indices(args[1]))
+    return False
+
+
+def _indices(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)

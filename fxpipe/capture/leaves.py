@@ -1,0 +1,46 @@
+"""Which modules stay whole without being asked: layers that are one kernel, or that hide their code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+_CONTAINERS: Final = (
+    nn.Sequential,
+    nn.ModuleList,
+    nn.ModuleDict,
+    nn.ParameterList,
+    nn.ParameterDict,
+    nn.Transformer,
+    nn.TransformerEncoder,
+    nn.TransformerDecoder,
+)
+"""Modules of torch.nn that only call others."""
+
+
+def leaf_reason(module: nn.Module) -> str | None:
+    """Why a module is one node of the graph; None if it is looked into."""
+    if is_layer(module):
+        return "a layer of torch.nn"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is compiled by torch.jit"
+    for cls in type(module).__mro__:
+        place = cls.__module__
+        if place.startswith("torch._dynamo"):
+            return "it is compiled by torch.compile"
+        if place.startswith(("torch.distributed", "torch.nn.parallel")):
+            return f"it is wrapped by {cls.__name__}"
+    return None
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module is a layer of torch.nn: its class is torch's, parametrized or not."""
+    cls = type(module)
+    if parametrize.is_parametrized(module) and "Parametrized" in cls.__name__:
+        cls = cls.__bases__[0]
+    if issubclass(cls, _CONTAINERS):
+        return False
+    return cls.__module__.startswith(("torch.nn.", "torch.ao.nn."))

@@ -1,0 +1,204 @@
+"""What no function mode sees: module calls, hand-written functions, checkpoints, autocast.
+
+The patches dispatch on the recorder of the current thread. They are put in place when the first
+recording of the process starts and removed when the last one ends; a thread without a recorder runs
+through them as if they were not there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.amp.autocast_mode import autocast
+from torch.autograd.function import _SingleLevelFunction
+from torch.utils import checkpoint as checkpoint_module
+
+if TYPE_CHECKING:
+    from fxpipe.capture.recorder import Recorder
+
+_local = threading.local()
+_lock = threading.Lock()
+_users = 0
+_undo: list[Callable[[], None]] = []
+
+_module_call = nn.Module.__call__
+_module_setattr = nn.Module.__setattr__
+_autocast_enter = autocast.__enter__
+_autocast_exit = autocast.__exit__
+_checkpoint_generator = checkpoint_module._checkpoint_without_reentrant_generator
+_inference_enter = torch.inference_mode.__enter__
+
+
+def active() -> Recorder | None:
+    """The recorder of this thread, if it is recording just now."""
+    recorder: Recorder | None = getattr(_local, "recorder", None)
+    return recorder if recorder is not None and recorder.is_recording else None
+
+
+@contextmanager
+def patched(recorder: Recorder) -> Iterator[None]:
+    """Calls of this thread go to `recorder`."""
+    _enter()
+    forwards = [_Forward(module) for module in recorder.model.modules() if _can_wrap(module)]
+    for forward in forwards:
+        forward.install()
+    _local.recorder = recorder
+    try:
+        yield
+    finally:
+        _local.recorder = None
+        for forward in forwards:
+            forward.remove()
+        _leave()
+
+
+def _enter() -> None:
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _install()
+
+
+def _leave() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            while _undo:
+                _undo.pop()()
+
+
+def _install() -> None:
+    _replace(nn.Module, "__call__", _call)
+    _replace(nn.Module, "__setattr__", _setattr)
+    _replace(autocast, "__enter__", _enter_autocast)
+    _replace(autocast, "__exit__", _exit_autocast)
+    _replace(torch.inference_mode, "__enter__", _enter_inference)
+    _replace(checkpoint_module, "_checkpoint_without_reentrant_generator", _no_checkpoint)
+    _replace(_SingleLevelFunction, "apply", classmethod(_apply))
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    had = name in vars(owner)
+    old = vars(owner).get(name)
+    setattr(owner, name, value)
+    _undo.append(lambda: setattr(owner, name, old) if had else delattr(owner, name))
+
+
+# -- modules ---------------------------------------------------------------------------------------
+
+
+def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    recorder: Recorder | None = getattr(_local, "recorder", None)
+    if recorder is None:
+        return _module_call(module, *args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _module_call(module, *args, **kwargs)
+
+    if recorder.is_recording:
+        return recorder.module(module, run, args, kwargs, "call")
+    result = run(*args, **kwargs)
+    if recorder.leaf is not None:
+        recorder.hide(result, recorder.leaf)
+    return result
+
+
+class _Forward:
+    """Stands for ``module.forward`` in the instance: some code calls it without the module's call."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._original = module.forward
+        self.__signature__ = inspect.signature(module.forward)
+        self.__name__ = "forward"
+        self.__doc__ = module.forward.__doc__
+
+    def install(self) -> None:
+        self._module.__dict__["forward"] = self
+
+    def remove(self) -> None:
+        if self._module.__dict__.get("forward") is self:
+            del self._module.__dict__["forward"]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        if recorder is None or recorder.begins_forward(self._module):
+            return self._original(*args, **kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            recorder.begins_forward(self._module)
+            return self._original(*args, **kwargs)
+
+        return recorder.module(self._module, run, args, kwargs, "forward")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def _can_wrap(module: nn.Module) -> bool:
+    if "forward" in module.__dict__ or isinstance(module, torch.jit.ScriptModule):
+        return False
+    return callable(getattr(module, "forward", None))
+
+
+def _setattr(module: nn.Module, name: str, value: Any) -> None:
+    recorder = active()
+    if recorder is not None and isinstance(value, torch.Tensor):
+        recorder.store(module, name, value)
+    _module_setattr(module, name, value)
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+def _apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+    run = super(_SingleLevelFunction, cls).apply
+    recorder = active()
+    if recorder is None:
+        return run(*args, **kwargs)
+    if cls is checkpoint_module.CheckpointFunction:
+        function, _, *rest = args
+        return function(*rest)
+    return recorder.apply(cls, run, args, kwargs)
+
+
+def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:
+    if active() is None:
+        yield from _checkpoint_generator(*args, **kwargs)
+    else:
+        yield
+
+
+# -- modes -----------------------------------------------------------------------------------------
+
+
+def _enter_autocast(context: autocast) -> Any:
+    result = _autocast_enter(context)
+    recorder = active()
+    if recorder is not None:
+        with recorder.paused():
+            recorder.enter_autocast(context)
+    return result
+
+
+def _exit_autocast(context: autocast, *error: Any) -> Any:
+    recorder = active()
+    if recorder is not None:
+        with recorder.paused():
+            recorder.exit_autocast(context)
+    return _autocast_exit(context, *error)
+
+
+def _enter_inference(context: torch.inference_mode) -> None:
+    recorder = active()
+    if recorder is not None:
+        raise recorder.keep_whole("it switches to inference mode", torch.inference_mode)
+    _inference_enter(context)

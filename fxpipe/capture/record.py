@@ -1,0 +1,121 @@
+"""One run of a model, recorded; started again for every module that turns out to stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+
+from fxpipe.capture.containers import PLAIN
+from fxpipe.capture.fallback import Decisions, Fallback
+from fxpipe.capture.leaves import is_layer
+from fxpipe.capture.patches import patched
+from fxpipe.capture.recorder import Recorder
+from fxpipe.capture.restore import ModelState, Modes, Randomness
+from fxpipe.capture.signature import Layout, argument_names, flatten
+from fxpipe.capture.spans import close_spans
+from fxpipe.errors import CaptureError
+from fxpipe.ir.capture import Span
+
+_RESTARTS = 200
+
+
+@dataclass
+class Recording:
+    """What one run left behind.
+
+    Attributes:
+        graph: with placeholders for the tensor leaves of the arguments.
+        placeholders: node of every input leaf, None for leaves that are no tensors.
+        inputs: the leaves themselves.
+        outputs: the output leaves, in order of the output node's tuple.
+        layout: of the result.
+    """
+
+    graph: torch.fx.Graph
+    spans: tuple[Span, ...]
+    constants: dict[str, Any]
+    placeholders: list[torch.fx.Node | None]
+    inputs: list[Any]
+    outputs: list[Any]
+    layout: Layout
+
+
+def record(
+    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions
+) -> Recording:
+    """A recording of ``model(*args, **kwargs)``; `decisions` grow by what had to stay whole.
+
+    Args:
+        leaves: of ``(args, kwargs)``, put together by `layout`.
+
+    Raises:
+        CaptureError: if only the whole model could stay whole.
+    """
+    for _ in range(_RESTARTS):
+        try:
+            return record_once(model, leaves, layout, decisions)
+        except Fallback as reason:
+            path = reason.path
+            decisions.learn(reason, is_layer(model.get_submodule(path)))
+    raise CaptureError(f"recording was started {_RESTARTS} times and came to no end")
+
+
+def record_once(
+    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions
+) -> Recording:
+    """A recording under fixed decisions; the model and all generators are left as they were.
+
+    Raises:
+        Fallback: if another decision is needed.
+    """
+    recorder = Recorder(model, decisions)
+    leaves = [_copy(leaf) for leaf in leaves]
+    placeholders = _placeholders(recorder, model, leaves, layout)
+    args, kwargs = layout.unflatten(leaves)
+    with ModelState(model), Randomness(), Modes():
+        with patched(recorder), recorder.watch, recorder:
+            result = model(*args, **kwargs)
+        outputs, output_layout = flatten(result)
+        recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
+    spans = close_spans(recorder.spans, recorder.script.graph)
+    return Recording(
+        recorder.script.graph,
+        spans,
+        recorder.script.constants,
+        placeholders,
+        leaves,
+        outputs,
+        output_layout,
+    )
+
+
+def _copy(leaf: Any) -> Any:
+    """A tensor of the caller's, safe from being written into."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _placeholders(
+    recorder: Recorder, model: nn.Module, leaves: Sequence[Any], layout: Layout
+) -> list[torch.fx.Node | None]:
+    nodes: list[torch.fx.Node | None] = []
+    for name, leaf in zip(argument_names(model, layout), leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            node = recorder.script.placeholder(name, leaf)
+            recorder.values.bind(leaf, node, True)
+            nodes.append(node)
+        else:
+            nodes.append(None)
+    return nodes
+
+
+def _output(recorder: Recorder, leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return recorder.values.node(leaf)
+    return leaf if type(leaf) in PLAIN else recorder.script.constant(leaf)

@@ -1,0 +1,152 @@
+"""What a run of a model changes besides its result, put back: as if it had never run."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+_REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
+
+
+class Modes:
+    """Grad mode, autocast and inference state, put back at the end."""
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._devices = _autocast_devices()
+        self._states = [
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in self._devices
+        ]
+        self._cache = torch.is_autocast_cache_enabled()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        for device, (enabled, dtype) in zip(self._devices, self._states, strict=True):
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self._cache)
+
+
+def _autocast_devices() -> tuple[str, ...]:
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+class Randomness:
+    """The default generators of torch, ``random`` and NumPy, put back at the end."""
+
+    def __enter__(self) -> Randomness:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()
+        return self
+
+    def python_drew(self) -> bool:
+        """Whether ``random`` or NumPy's generator was used since."""
+        now, then = np.random.get_state(legacy=False), self._numpy
+        assert isinstance(now, dict)
+        state = now["state"]
+        moved = state["pos"] != then[2] or not np.array_equal(state["key"], then[1])
+        return moved or random.getstate() != self._python
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+class ModelState:
+    """Buffers (value and identity), attributes, hooks and flags of all modules, put back at the end.
+
+    Parameters are put back by identity only: a forward that writes into them is not undone unless
+    `parameters` is true.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+
+    def __enter__(self) -> ModelState:
+        self._registries = [
+            {name: dict(module.__dict__[name]) for name in _REGISTRIES} for module in self._modules
+        ]
+        self._attributes = [
+            {k: v for k, v in module.__dict__.items() if k not in _REGISTRIES}
+            for module in self._modules
+        ]
+        self._cells = [
+            (cell, _content(cell))
+            for attributes in self._attributes
+            for cell in attributes.values()
+            if type(cell) in (dict, list, set, OrderedDict)
+        ]
+        self._values = self._copies()
+        return self
+
+    def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for registry, attributes in zip(self._registries, self._attributes, strict=True):
+            held = [*registry["_buffers"].values(), *attributes.values()]
+            for tensor in held:
+                if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
+                    if not isinstance(tensor, nn.Parameter) and id(tensor) not in kept:
+                        kept[id(tensor)] = (tensor, tensor.detach().clone())
+        return list(kept.values())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for module, registry, attributes in zip(
+            self._modules, self._registries, self._attributes, strict=True
+        ):
+            for name, content in registry.items():
+                _refill(module.__dict__[name], content)
+            for name in set(module.__dict__) - set(attributes) - set(_REGISTRIES):
+                del module.__dict__[name]
+            module.__dict__.update(attributes)
+        for cell, content in self._cells:
+            _refill(cell, content)
+        with torch.no_grad():
+            for tensor, value in self._values:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+
+
+def _content(cell: Any) -> Any:
+    return dict(cell) if isinstance(cell, dict) else list(cell)
+
+
+def _refill(cell: Any, content: Any) -> None:
+    if isinstance(cell, dict):
+        same = len(cell) == len(content) and all(
+            a is b and cell[a] is content[b] for a, b in zip(cell, content, strict=True)
+        )
+        if not same:
+            cell.clear()
+            cell.update(content)
+    elif isinstance(cell, set):
+        cell.clear()
+        cell.update(content)
+    else:
+        cell[:] = content

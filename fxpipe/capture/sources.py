@@ -1,0 +1,48 @@
+"""Where in the user's code a call was made."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import CodeType
+from typing import Final
+
+import torch
+
+import fxpipe
+
+_OURS: Final = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(fxpipe.__file__)) + os.sep,
+    "<",
+)
+_LIBRARY: Final = tuple(
+    os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep + name
+    for module, name in ((os, "contextlib.py"), (os, "functools.py"), (os, "threading.py"))
+)
+
+
+class Sources:
+    """Texts of source lines, looked up once per line."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[CodeType, int], str] = {}
+
+    def here(self) -> str:
+        """The line of the innermost frame that is neither torch's nor fxpipe's."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if not code.co_filename.startswith(_OURS) and code.co_filename not in _LIBRARY:
+                return self._text(code, frame.f_lineno)
+            frame = frame.f_back  # type: ignore[assignment]
+        return ""
+
+    def _text(self, code: CodeType, line: int) -> str:
+        key = (code, line)
+        if key not in self._texts:
+            text = linecache.getline(code.co_filename, line).strip()
+            place = f"{os.path.basename(code.co_filename)}:{line} in {code.co_name}"
+            self._texts[key] = f"{place}: {text}" if text else place
+        return self._texts[key]

@@ -1,0 +1,188 @@
+"""Two recordings of different batch sizes made into one graph that holds for every size.
+
+Integers that differ become affine functions of the batch size; anything else that differs is a reason
+for the module around it to stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Final
+
+import torch
+import torch.fx
+
+from fxpipe import ops
+from fxpipe.capture.batch import Batch
+from fxpipe.capture.fallback import KeepWhole
+from fxpipe.capture.record import Recording
+from fxpipe.ir.capture import Span
+
+_DENOMINATORS: Final = (2, 3, 4, 8, 16)
+
+
+def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]) -> None:
+    """Make the first recording hold for every batch size, by comparing it with the second.
+
+    Args:
+        sizes: rows of the two recordings.
+
+    Raises:
+        KeepWhole: if they differ in more than integers that follow the batch size.
+    """
+    _Comparison(first, second, batch, sizes).run()
+
+
+class _Comparison:
+    def __init__(
+        self, first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]
+    ) -> None:
+        self._first, self._second = first, second
+        self._batch = batch
+        self._sizes = sizes
+        self._same: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._helpers: dict[tuple[int, int, int] | None, torch.fx.Node] = {}
+        self._node: torch.fx.Node | None = None
+
+    def run(self) -> None:
+        ours, theirs = list(self._first.graph.nodes), list(self._second.graph.nodes)
+        for node, other in zip(ours, theirs, strict=False):
+            self._node = node
+            self._compare(node, other)
+        if len(ours) != len(theirs):
+            raise self._differ("it takes another number of steps")
+        pairs = zip(self._first.spans, self._second.spans, strict=True)
+        self._first.spans = tuple(self._span(span, other) for span, other in pairs)
+
+    def _compare(self, node: torch.fx.Node, other: torch.fx.Node) -> None:
+        if (node.op, node.target) != (other.op, other.target):
+            raise self._differ("it takes other steps")
+        if node.meta.get("draws") != other.meta.get("draws"):
+            raise self._differ("it draws another number of random numbers")
+        self._same[other] = node
+        if node.op == "get_attr":
+            self._constant(str(node.target))
+        elif node.op != "placeholder":
+            node.args = self._value(node.args, other.args)
+            node.kwargs = self._value(dict(node.kwargs), dict(other.kwargs))
+
+    def _constant(self, name: str) -> None:
+        one, two = self._first.constants.get(name), self._second.constants.get(name)
+        if not isinstance(one, torch.Tensor):
+            return
+        if not isinstance(two, torch.Tensor) or one.shape != two.shape:
+            raise self._differ("it uses a constant tensor of another shape")
+        if one is not two and not torch.equal(one, two):
+            raise self._differ("it uses a constant tensor with other values")
+
+    def _span(self, span: Span, other: Span) -> Span:
+        if span.fixed is not None:
+            return span
+        try:
+            args = self._value(span.args, other.args)
+            kwargs = self._value(dict(span.kwargs), dict(other.kwargs))
+        except KeepWhole as reason:
+            return replace(span, fixed=reason.reason)
+        return replace(span, args=args, kwargs=kwargs)
+
+    def _value(self, one: Any, two: Any) -> Any:
+        if isinstance(one, torch.fx.Node):
+            if not isinstance(two, torch.fx.Node) or self._same.get(two) is not one:
+                raise self._differ("values flow otherwise")
+            return one
+        if type(one) is not type(two):
+            raise self._differ(f"{one!r} becomes {two!r}")
+        if isinstance(one, tuple | list):
+            return self._sequence(one, two)
+        if isinstance(one, Mapping):
+            if list(one) != list(two):
+                raise self._differ("a dict has other keys")
+            return {key: self._value(inner, two[key]) for key, inner in one.items()}
+        if isinstance(one, slice):
+            bounds = ((one.start, two.start), (one.stop, two.stop), (one.step, two.step))
+            return slice(*(self._value(a, b) for a, b in bounds))
+        return self._leaf(one, two)
+
+    def _sequence(self, one: Any, two: Any) -> Any:
+        if len(one) != len(two):
+            raise self._differ(f"{len(one)} items become {len(two)}")
+        items = [self._value(a, b) for a, b in zip(one, two, strict=True)]
+        return tuple(items) if isinstance(one, tuple) else items
+
+    def _leaf(self, one: Any, two: Any) -> Any:
+        if one == two or (one != one and two != two):
+            return one
+        if isinstance(one, int) and not isinstance(one, bool):
+            fit = fit_affine(self._sizes, (one, two))
+            if fit is not None:
+                return self._helper(fit)
+        raise self._differ(f"{one!r} becomes {two!r}")
+
+    # -- integers that follow the batch size ---------------------------------------------------------
+
+    def _helper(self, fit: tuple[int, int, int]) -> torch.fx.Node:
+        """The node that computes an integer from the batch size; one for each formula."""
+        size = self._size()
+        if fit == (1, 1, 0):
+            return size
+        if fit not in self._helpers:
+            last = list(self._helpers.values())[-1]
+            with self._first.graph.inserting_after(last):
+                node = self._first.graph.create_node(
+                    "call_function", ops.affine, (size, *fit), {}, name="rows"
+                )
+            numerator, denominator, offset = fit
+            value = ops.affine(self._sizes[0], numerator, denominator, offset)
+            self._helpers[fit] = _describe(node, value)
+        return self._helpers[fit]
+
+    def _size(self) -> torch.fx.Node:
+        if None not in self._helpers:
+            placeholder, dim = self._source()
+            last = [node for node in self._first.graph.nodes if node.op == "placeholder"][-1]
+            with self._first.graph.inserting_after(last):
+                node = self._first.graph.create_node(
+                    "call_method", "size", (placeholder, dim), {}, name="batch_size"
+                )
+            self._helpers[None] = _describe(node, self._sizes[0])
+        return self._helpers[None]
+
+    def _source(self) -> tuple[torch.fx.Node, int]:
+        for placeholder, dim in zip(self._first.placeholders, self._batch.dims, strict=True):
+            if placeholder is not None and dim is not None:
+                return placeholder, dim
+        raise AssertionError("two recordings differ only if an input has a batch dimension")
+
+    def _differ(self, what: str) -> KeepWhole:
+        node = self._node
+        meta = {} if node is None else node.meta
+        one, two = self._sizes
+        return KeepWhole(
+            f"with {two} rows instead of {one}, {what}",
+            meta.get("path", ""),
+            meta.get("source", ""),
+            "" if node is None else node.name,
+        )
+
+
+def fit_affine(sizes: tuple[int, int], values: tuple[int, int]) -> tuple[int, int, int] | None:
+    """Numerator, denominator and offset so that ``size * n // d + o`` gives both values.
+
+    Whole multiples come first, then exact fractions, then fractions rounded down. None if none fits.
+    """
+    slope = Fraction(values[1] - values[0], sizes[1] - sizes[0])
+    for denominator in (slope.denominator, *_DENOMINATORS):
+        numerator = round(slope * denominator)
+        offset = values[0] - sizes[0] * numerator // denominator
+        if numerator and sizes[1] * numerator // denominator + offset == values[1]:
+            return numerator, denominator, offset
+    return None
+
+
+def _describe(node: torch.fx.Node, value: int) -> torch.fx.Node:
+    node.meta.update(
+        path="", call=0, source="", spec=value, storages=(), mutates=(), buffers=(), draws=0, regions=()
+    )  # fmt: skip
+    return node

@@ -1,0 +1,202 @@
+"""Python values as arguments of graph nodes, and results bound to the nodes that made them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.fx
+
+from fxpipe import ops
+from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart
+from fxpipe.capture.fallback import KeepWhole, LookInside
+from fxpipe.capture.script import Script
+
+_KEYS = (str, int, float, bool, type(None), torch.dtype)
+
+
+class Values:
+    """Which node made which object.
+
+    Attributes:
+        hidden: tensors made inside a leaf by modules of its own: id → (tensor, path of the leaf).
+        is_fake: whether a tensor stands for one without data (it can be no constant).
+    """
+
+    def __init__(self, script: Script, is_fake: Callable[[torch.Tensor], bool]) -> None:
+        self._script = script
+        self._is_fake = is_fake
+        self._made: dict[int, tuple[Any, torch.fx.Node]] = {}
+        self._on_data: set[torch.fx.Node] = set()
+        self.hidden: dict[int, tuple[torch.Tensor, str]] = {}
+
+    # -- values → arguments ------------------------------------------------------------------------
+
+    def argument(self, value: Any, leaf: str | None = None) -> Any:
+        """A value as an fx argument; nodes that rebuild containers are written as needed.
+
+        `leaf`: path of the leaf the value is handed to.
+
+        Raises:
+            KeepWhole: if a tensor's origin was not seen.
+            LookInside: if the leaf is handed an object of the user's that holds tensors.
+        """
+        if isinstance(value, torch.Tensor):
+            return self.node(value)
+        if isinstance(value, np.generic):
+            return value.item()  # a np.float64 is a float, but its text is not
+        if isinstance(value, torch.Size):
+            return tuple(value)
+        if isinstance(value, slice):
+            bounds = (value.start, value.stop, value.step)
+            return slice(*(self.argument(bound, leaf) for bound in bounds))
+        if isinstance(value, PLAIN) and type(value) in PLAIN or isinstance(value, range):
+            return value
+        if id(value) in self._made:
+            return self._made[id(value)][1]
+        apart = take_apart(value)
+        if apart is None or not (apart[0].is_plain or holds_tensors(value)):
+            return self._script.constant(value)
+        return self._container(value, *apart, leaf)
+
+    def _container(self, value: Any, parts: Parts, children: list[Any], leaf: str | None) -> Any:
+        if not all(isinstance(key, _KEYS) for key in parts.items):
+            raise self._refuse(f"a {parts.cls.__name__} with keys that are no plain values")
+        if leaf is not None and parts.shape is Shape.OBJECT and not _is_record(value):
+            raise LookInside(
+                f"it is handed a {parts.cls.__name__} that holds tensors", leaf, self._here()
+            )
+        inner = [self.argument(held, leaf) for held in children]
+        if parts.is_plain:
+            return parts.make(inner)
+        return self._script.emit("call_function", *rebuild_call(parts, inner, self._script.constant), value=value)
+
+    def node(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """The node that made a tensor, or one that reads it as parameter, buffer or constant.
+
+        Raises:
+            KeepWhole: if its origin was not seen.
+            LookInside: if it came out of a leaf on a way that was not seen.
+        """
+        made = self._made.get(id(tensor))
+        if made is not None:
+            return made[1]
+        parameter = self._script.parameter(tensor)
+        if parameter is not None:
+            self._on_data.add(parameter)
+            return parameter
+        if id(tensor) in self.hidden:
+            leaf = self.hidden[id(tensor)][1]
+            raise LookInside("a tensor leaves it by a hook or an attribute", leaf, self._here())
+        if tensor.requires_grad or tensor.grad_fn is not None or self._is_fake(tensor):
+            raise self._refuse("it uses a tensor that was computed where fxpipe could not see")
+        return self._script.constant(tensor)
+
+    def known(self, value: Any) -> torch.fx.Node | None:
+        """The node bound to a tensor or object, if there is one."""
+        made = self._made.get(id(value))
+        return None if made is None else made[1]
+
+    # -- results → nodes ---------------------------------------------------------------------------
+
+    def bind(self, value: Any, node: torch.fx.Node, on_data: bool) -> None:
+        """Remember that `node` made `value`; nodes that unpack a container are written at once.
+
+        `on_data`: whether the value depends on inputs, parameters or random numbers.
+        """
+        self._bind(value, node, on_data, set())
+
+    def _bind(self, value: Any, node: torch.fx.Node, on_data: bool, seen: set[int]) -> None:
+        if on_data:
+            self._on_data.add(node)
+        if isinstance(value, torch.Tensor):
+            self._assign(value, node)
+            return
+        if id(value) in seen or not holds_tensors(value):
+            return
+        seen.add(id(value))
+        apart = take_apart(value)
+        if apart is None:
+            return
+        parts, children = apart
+        if parts.shape is Shape.OBJECT:
+            self._made[id(value)] = (value, node)
+        for step, inner in zip(parts.steps(), children, strict=True):
+            if holds_tensors(inner):
+                self._bind(inner, self._unpack(node, step, inner), on_data, seen)
+
+    def _unpack(self, node: torch.fx.Node, step: Any, inner: Any) -> torch.fx.Node:
+        if isinstance(step, str) and step.startswith("."):
+            return self._script.emit("call_function", getattr, (node, step[1:]), value=inner)
+        return self._script.emit("call_function", operator.getitem, (node, step), value=inner)
+
+    def _assign(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        before = self._made.get(id(tensor))
+        if before is not None and not _writes(node) and self._script.frames:
+            self._script.frame.aliases.append((id(tensor), before[1], node))
+        self._made[id(tensor)] = (tensor, node)
+
+    def restore_aliases(
+        self, aliases: list[tuple[int, torch.fx.Node, torch.fx.Node]], returned: dict[str, Any]
+    ) -> None:
+        """Undo bindings to nodes of a finished module call that only passed a tensor on.
+
+        An eval-mode dropout returns its argument: what comes after the call and reads the argument
+        itself must not seem to read the dropout. What the call returns stays bound.
+        """
+        for key, before, now in reversed(aliases):
+            tensor, node = self._made[key]
+            if node is now and now.name not in returned:
+                self._made[key] = (tensor, before)
+
+    # -- what depends on data ----------------------------------------------------------------------
+
+    def depends_on_data(self, value: Any) -> bool:
+        """Whether any tensor inside a value depends on inputs, parameters or random numbers."""
+        from fxpipe.capture.containers import tensors
+
+        for tensor in tensors(value):
+            made = self._made.get(id(tensor))
+            if made is None:
+                if self._script.parameter(tensor) is not None:
+                    return True
+            elif made[1] in self._on_data:
+                return True
+        return False
+
+    def _here(self) -> str:
+        return self._script.sources.here()
+
+    def _refuse(self, reason: str) -> KeepWhole:
+        return KeepWhole(reason, self._script.frame.path, self._here())
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return any(storage in node.meta["mutates"] for storage in node.meta["storages"])
+
+
+def _is_record(value: Any) -> bool:
+    return hasattr(value, "__dataclass_fields__") or hasattr(value, "__attrs_attrs__")
+
+
+def rebuild_call(
+    parts: Parts, children: list[Any], constant: Callable[[Any], torch.fx.Node]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Function and arguments of the node that builds a container of a special class."""
+    count = len(parts.items)
+    items, state = children[:count], dict(zip(parts.names, children[count:], strict=True))
+    cls = constant(parts.cls)
+    match parts.shape:
+        case Shape.TUPLE_SUBCLASS:
+            return ops.rebuild_tuple, (cls, items)
+        case Shape.LIST_SUBCLASS:
+            return ops.rebuild_list, (cls, items, state)
+        case Shape.DICT_SUBCLASS:
+            pairs = dict(zip(parts.items, items, strict=True))
+            extra = () if parts.factory is None else (constant(parts.factory),)
+            return ops.rebuild_mapping, (cls, pairs, state, *extra)
+        case _:
+            return ops.rebuild_object, (cls, state)

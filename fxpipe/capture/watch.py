@@ -1,0 +1,94 @@
+"""What calls do besides returning a value: random draws, and writes into storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fxpipe.capture.containers import tensors
+from fxpipe.ops import draws_random
+
+_STATISTICS: Final = {
+    "aten::native_batch_norm",
+    "aten::cudnn_batch_norm",
+    "aten::miopen_batch_norm",
+    "aten::_batch_norm_impl_index",
+}
+"""Operators that update running statistics although their schema does not say so."""
+
+
+@dataclass
+class Effects:
+    """What one call did.
+
+    Attributes:
+        draws: how many operators took numbers from a default generator.
+        writes: keys of the storages written into (see `storage_key`).
+    """
+
+    draws: int = 0
+    writes: set[int] = field(default_factory=set)
+
+
+class Watch(TorchDispatchMode):
+    """Sees every ATen operator while a model is recorded, and notes effects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._current = Effects()
+        self._written: dict[Any, tuple[tuple[int, str], ...]] = {}
+
+    @contextmanager
+    def measure(self) -> Iterator[Effects]:
+        """The effects of what runs inside (not those of an inner `measure`)."""
+        before, self._current = self._current, Effects()
+        try:
+            yield self._current
+        finally:
+            self._current = before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if draws_random(func, args, kwargs):
+            self._current.draws += 1
+        result = func(*args, **kwargs)
+        for position, name in self._writable(func):
+            value = args[position] if position < len(args) else kwargs.get(name)
+            self._note(value)
+        if func._schema.name in _STATISTICS:
+            self._note_statistics(func, args, kwargs)
+        return result
+
+    def _note(self, value: Any) -> None:
+        self._current.writes.update(storage_key(tensor) for tensor in tensors(value))
+
+    def _note_statistics(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs
+        if given.get("training", given.get("train", False)):
+            self._note([given.get("running_mean"), given.get("running_var")])
+
+    def _writable(self, func: Any) -> tuple[tuple[int, str], ...]:
+        if func not in self._written:
+            self._written[func] = tuple(
+                (position, argument.name)
+                for position, argument in enumerate(func._schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )
+        return self._written[func]
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tensors that share memory have in common, as long as one of them lives."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # wrappers around other tensors have none
+        return id(tensor)

@@ -1,0 +1,132 @@
+"""Small functions that stand in a graph where the user's code had a statement or a Python object.
+
+All are importable by name, so that generated source can call them, and all return the value that
+later nodes read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fxpipe.errors import CaptureError
+
+
+def set_item(target: Any, index: Any, value: Any) -> Any:
+    """`target` after ``target[index] = value``."""
+    target[index] = value
+    return target
+
+
+def set_attribute(target: Any, name: str, value: Any) -> Any:
+    """`target` after ``target.name = value``."""
+    setattr(target, name, value)
+    return target
+
+
+def affine(size: int, numerator: int, denominator: int, offset: int) -> int:
+    """``size * numerator // denominator + offset``: an integer that follows the batch size."""
+    return size * numerator // denominator + offset
+
+
+def enter_autocast(
+    device_type: str, dtype: torch.dtype | None, enabled: bool, cache_enabled: bool | None
+) -> torch.autocast:
+    """An autocast context, entered."""
+    context = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+    context.__enter__()
+    return context
+
+
+def exit_autocast(context: torch.autocast) -> None:
+    """Leave the context that `enter_autocast` gave."""
+    context.__exit__(None, None, None)
+
+
+def set_grad_enabled(enabled: bool) -> None:
+    """Switch the grad mode for what follows."""
+    torch.set_grad_enabled(enabled)
+
+
+def apply_function(
+    function: type[torch.autograd.Function], *args: Any, **kwargs: Any
+) -> Any:
+    """The result of a hand-written ``torch.autograd.Function``."""
+    return function.apply(*args, **kwargs)
+
+
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``, for functions that have no importable name."""
+    return function(*args, **kwargs)
+
+
+def check_value(value: Any, expected: bool | int | float | list[Any]) -> None:
+    """Nothing, if a value that the model decided on is what it was when recorded.
+
+    Raises:
+        CaptureError: if it is another, so that the recorded graph does not hold for this data.
+    """
+    found = value.tolist() if isinstance(value, torch.Tensor) else value
+    if found != expected:
+        raise CaptureError(
+            f"the model decides on a value of its data: {expected!r} when recorded, now {found!r}; "
+            "the recorded graph does not hold for this micro-batch"
+        )
+
+
+def rebuild_tuple(cls: type[Any], items: Sequence[Any]) -> Any:
+    """A named tuple (or another subclass of tuple) of type `cls` made of `items`."""
+    if hasattr(cls, "n_fields"):  # a struct sequence, such as torch.return_types.max
+        return cls(items)
+    return tuple.__new__(cls, items)
+
+
+def rebuild_list(cls: type[Any], items: Sequence[Any], state: Mapping[str, Any]) -> Any:
+    """A list of subclass `cls` with `items`, and `state` as further attributes."""
+    made = cls.__new__(cls)
+    list.extend(made, items)
+    getattr(made, "__dict__", {}).update(state)
+    return made
+
+
+def rebuild_mapping(
+    cls: type[Any], items: Mapping[Any, Any], state: Mapping[str, Any], factory: Any = None
+) -> Any:
+    """A dict of subclass `cls` with `items`, and `state` as further attributes."""
+    made: Any = defaultdict(factory) if cls is defaultdict else cls.__new__(cls)
+    for key, value in items.items():
+        made[key] = value
+    getattr(made, "__dict__", {}).update(state)
+    return made
+
+
+def rebuild_object(cls: type[Any], state: Mapping[str, Any]) -> Any:
+    """An object of type `cls` with the attributes of `state`; its ``__init__`` is not called."""
+    made = cls.__new__(cls)
+    for name, value in state.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def draws_random(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an ATen operator takes numbers from a default generator.
+
+    A dropout of probability zero, or one with a generator of the user's own, does not.
+    """
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    given = {argument.name: value for argument, value in zip(operator._schema.arguments, args)}
+    given.update(kwargs)
+    if given.get("generator") is not None:
+        return False
+    if given.get("train") is False or given.get("training") is False:
+        return False
+    names = {argument.name for argument in operator._schema.arguments}
+    if "dropout_p" in names:
+        return bool(given.get("dropout_p", 0.0))
+    if "dropout" in names:  # recurrent kernels: between the layers, in training
+        return bool(given.get("dropout", 0.0))
+    return True
