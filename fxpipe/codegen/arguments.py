@@ -18,7 +18,7 @@ from fxpipe.codegen.devices import Home
 from fxpipe.codegen.imports import Imports
 from fxpipe.codegen.names import quoted
 from fxpipe.errors import CodegenError
-from fxpipe.portals.steps import nodes_in
+from fxpipe.portals.calls import nodes_in
 
 _BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
     list: ("[", "]"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch.fx
@@ -79,10 +80,29 @@ def _function(target: Any, args: Any, kwargs: Any, write: Arguments) -> str:
         short = _as_operator(target, args, write)
         if short is not None:
             return short
+    kwargs = _without_defaults(target, kwargs)
     name = write.imports.name_of(target) or write.bindings.unwritten(target)
     if target is ops.enter_autocast and write.home.covers_type(args[0]):
         return f"{name}({write.device()}.type, {write.call(args[1:], kwargs)})"
     return f"{name}({write.call(args, kwargs)})"
+
+
+def _without_defaults(target: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords that say more than the function's own defaults: a recording spells all of them."""
+    try:
+        known = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # many functions written in C++ have no signature
+        return dict(kwargs)
+    return {
+        key: value
+        for key, value in kwargs.items()
+        if key not in known or not _is_same(known[key].default, value)
+    }
+
+
+def _is_same(default: Any, value: Any) -> bool:
+    plain = isinstance(value, bool | int | float | str | None)
+    return plain and type(default) is type(value) and bool(default == value)
 
 
 def _as_operator(target: Any, args: Any, write: Arguments) -> str | None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import torch.fx
 
 from fxpipe.ir.stage import RandomScope
-from fxpipe.portals.steps import ModuleCall, Step, drawing_paths, scope_path
+from fxpipe.portals.calls import ModuleCall, drawing_paths, scope_path
+from fxpipe.portals.steps import Step
 
 
 def random_scopes(steps: Iterable[Step]) -> tuple[RandomScope, ...]:

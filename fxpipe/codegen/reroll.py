@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fxpipe.codegen.arguments import Arguments
 from fxpipe.codegen.names import Names, quoted
 from fxpipe.codegen.statements import Statement
-from fxpipe.portals.steps import ModuleCall
+from fxpipe.portals.calls import ModuleCall
 
 
 def statements(call: ModuleCall, write: Arguments, names: Names) -> Iterator[Statement]:

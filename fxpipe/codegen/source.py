@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable, Iterator
 
 import torch.fx
@@ -19,7 +20,8 @@ from fxpipe.codegen.statements import Statement, write_body
 from fxpipe.codegen.writer import Writer
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.stage import StageProgram
-from fxpipe.portals.steps import ModuleCall, Step, reads
+from fxpipe.portals.calls import ModuleCall
+from fxpipe.portals.steps import Step, reads
 
 
 class StageSource:
@@ -42,12 +44,18 @@ class StageSource:
     def value(self, node: torch.fx.Node) -> str:
         """The expression for a node's value: a local variable, or what ``get_attr`` is bound to."""
         if node.op == "get_attr":
-            target = str(node.target)
-            known = target in self.capture.constants
-            return self.bindings.constant(target) if known else self.bindings.tensor(target)
+            return self._bound(str(node.target))
         if node not in self.locals:
             self.locals[node] = self.names.take(node.name)
         return self.locals[node]
+
+    def _bound(self, target: str) -> str:
+        if target not in self.capture.constants:
+            return self.bindings.tensor(target)
+        constant = self.capture.constants[target]
+        if isinstance(constant, type) or inspect.isroutine(constant):
+            return self.imports.name_of(constant) or self.bindings.constant(target)
+        return self.bindings.constant(target)
 
     def _statements(self) -> Iterator[Statement]:
         waiting = dict.fromkeys(self.part.pops)

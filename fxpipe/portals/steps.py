@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 import torch.fx
 
-from fxpipe.ir.capture import Capture, Span
+from fxpipe import ops
+from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import PartitionPlan
-from fxpipe.ir.spec import Opaque, ValueSpec, tensor_specs
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleCall:
-    """A call of one of the user's modules, in place of the nodes that it made when recorded."""
-
-    span: Span
-    nodes: tuple[torch.fx.Node, ...]
-    inner: tuple[Span, ...]
-    """The spans inside: what the module calls in its turn."""
-
-    @property
-    def reads(self) -> tuple[torch.fx.Node, ...]:
-        """The values among the arguments."""
-        return nodes_in((self.span.args, dict(self.span.kwargs)))
-
-    @property
-    def writes(self) -> tuple[torch.fx.Node, ...]:
-        """The nodes whose values others read, found in what the module returns."""
-        inside = set(self.nodes)
-        return tuple(n for n in self.nodes if any(user not in inside for user in n.users))
-
+from fxpipe.ir.spec import TensorSpec, ValueSpec
+from fxpipe.portals.calls import ModuleCall, module_calls, nodes_in
 
 Step: TypeAlias = "torch.fx.Node | ModuleCall"
-
-
-def nodes_in(argument: Any) -> tuple[torch.fx.Node, ...]:
-    """The nodes inside an fx argument, in order, each once."""
-    found: dict[torch.fx.Node, None] = {}
-    torch.fx.node.map_arg(argument, lambda node: found.setdefault(node))
-    return tuple(found)
 
 
 def reads(step: Step) -> tuple[torch.fx.Node, ...]:
@@ -58,10 +32,10 @@ def stage_steps(capture: Capture, plan: PartitionPlan) -> tuple[tuple[Step, ...]
     """The steps of every stage, in order.
 
     The outermost module calls that lie whole in a stage, and that can be made again from what the
-    recording knows of them, take the place of their nodes. Numbers that nobody reads any more (a batch
-    size that only the module itself asks for) are left out.
+    recording knows of them, take the place of their nodes. What nobody reads any more (a batch size
+    that only the module itself asks for, the unused part of a result) is left out.
     """
-    calls = {call.nodes[0]: call for call in _Chooser(capture, plan).choose()}
+    calls = {call.nodes[0]: call for call in module_calls(capture, plan)}
     replaced = {node for call in calls.values() for node in call.nodes}
     steps: list[list[Step]] = [[] for _ in range(plan.num_stages)]
     for node in capture.body:
@@ -69,10 +43,10 @@ def stage_steps(capture: Capture, plan: PartitionPlan) -> tuple[tuple[Step, ...]
             steps[plan.stages[node.name]].append(calls[node])
         elif node not in replaced:
             steps[plan.stages[node.name]].append(node)
-    return _without_idle_numbers(steps, output_nodes(capture))
+    return _without_idle(steps, output_nodes(capture))
 
 
-def _without_idle_numbers(
+def _without_idle(
     steps: Sequence[Sequence[Step]], outputs: tuple[torch.fx.Node, ...]
 ) -> tuple[tuple[Step, ...], ...]:
     needed = set(outputs)
@@ -80,129 +54,47 @@ def _without_idle_numbers(
     for stage in reversed(steps):
         alive: list[Step] = []
         for step in reversed(stage):
-            if isinstance(step, torch.fx.Node) and step not in needed and is_number(step):
+            if isinstance(step, torch.fx.Node) and step not in needed and is_idle(step):
                 continue
+            if isinstance(step, ModuleCall):
+                step = replace(step, writes=tuple(n for n in step.nodes if n in needed))
             alive.append(step)
             needed.update(reads(step))
         kept.append(tuple(reversed(alive)))
     return tuple(reversed(kept))
 
 
-def is_number(node: torch.fx.Node) -> bool:
-    """Whether a node only computes numbers from sizes and numbers."""
-    numeric = (int, float, bool)
+def is_idle(node: torch.fx.Node) -> bool:
+    """Whether nothing is lost if a node that nobody reads is left out.
 
+    That holds for numbers computed from sizes, and for taking a part out of a container; anything
+    else might fail, write or draw.
+    """
+    if node.op == "call_method":
+        return node.target in ("size", "dim", "numel", "ndimension") and _is_number(node)
+    if node.op != "call_function":
+        return False
+    if node.target in (operator.getitem, getattr):
+        holder = node.all_input_nodes[:1]
+        return _is_number(node) or not any(_is_tensor(held) for held in holder)
+    return node.target in _ARITHMETIC and _is_number(node)
+
+
+_ARITHMETIC: Final = (
+    ops.affine,
+    *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod),
+    *(operator.neg, min, max, int),
+)
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("spec"), TensorSpec)
+
+
+def _is_number(node: torch.fx.Node) -> bool:
     def is_plain(spec: ValueSpec) -> bool:
         if isinstance(spec, tuple):
             return bool(spec) and all(map(is_plain, spec))
-        return isinstance(spec, numeric)
+        return isinstance(spec, int | float)
 
-    if node.meta.get("draws") or node.meta.get("mutates") or node.meta.get("buffers"):
-        return False
-    return node.op in ("call_function", "call_method") and is_plain(node.meta.get("spec"))
-
-
-class _Chooser:
-    """Goes through the spans, parents first, and takes those that can be called again."""
-
-    def __init__(self, capture: Capture, plan: PartitionPlan) -> None:
-        self.capture = capture
-        self.plan = plan
-        self.body = set(capture.body)
-        self.order = {node: index for index, node in enumerate(capture.graph.nodes)}
-        self.hidden: set[torch.fx.Node] = set()
-        self.calls_seen: dict[tuple[int, str], int] = {}
-        self.children: dict[int, list[int]] = {}
-        for index, span in enumerate(capture.spans):
-            if span.parent is not None:
-                self.children.setdefault(span.parent, []).append(index)
-
-    def choose(self) -> Iterator[ModuleCall]:
-        """The module calls taken, in order of their start."""
-        inside: set[int] = set()
-        for index, span in enumerate(self.capture.spans):
-            if span.parent in inside:
-                inside.add(index)
-                continue
-            call = self.call_of(index, span)
-            if call is not None and self.can_be_called(call):
-                inside.add(index)
-                self.note(call)
-                yield call
-
-    def call_of(self, index: int, span: Span) -> ModuleCall | None:
-        """The span as a call; None if it lies in no stage, or in several, or cannot be repeated."""
-        nodes = tuple(n for n in map(self.capture.node, span.nodes) if n in self.body)
-        stages = {self.plan.stages[node.name] for node in nodes}
-        if span.fixed is not None or len(stages) != 1:
-            return None
-        return ModuleCall(span, nodes, tuple(self.inner(index)))
-
-    def inner(self, index: int) -> Iterator[Span]:
-        for child in self.children.get(index, ()):
-            yield self.capture.spans[child]
-            yield from self.inner(child)
-
-    def can_be_called(self, call: ModuleCall) -> bool:
-        return (
-            all(node.name in call.span.outputs for node in call.writes)
-            and all(self.is_available(node, call) for node in call.reads)
-            and self.hears_only_arguments(call)
-            and self.counts_on(call)
-        )
-
-    def is_available(self, node: torch.fx.Node, call: ModuleCall) -> bool:
-        """Whether an argument exists where the call would stand."""
-        return node not in self.hidden and self.order[node] < self.order[call.nodes[0]]
-
-    def hears_only_arguments(self, call: ModuleCall) -> bool:
-        """Whether no value comes in past the arguments (through a closure of another stage, say)."""
-        known = {*call.nodes, *call.reads}
-        return all(
-            node in known or node.op == "get_attr" or not _carries_data(node)
-            for inner in call.nodes
-            for node in inner.all_input_nodes
-        )
-
-    def counts_on(self, call: ModuleCall) -> bool:
-        """Whether the calls of each module that draws stay numbered without gaps within the stage.
-
-        Random numbers are keyed by a call's number, and the runtime counts the calls from the first one.
-        """
-        drawing = drawing_paths(call)
-        last = {path: self.calls_seen.get((self._stage(call), path)) for path in drawing}
-        for span in (call.span, *call.inner):
-            if span.path in last:
-                before = last[span.path]
-                if before is not None and span.call != before + 1:
-                    return False
-                last[span.path] = span.call
-        return True
-
-    def note(self, call: ModuleCall) -> None:
-        self.hidden.update(node for node in call.nodes if node.name not in call.span.outputs)
-        for span in (call.span, *call.inner):
-            self.calls_seen[self._stage(call), span.path] = span.call
-
-    def _stage(self, call: ModuleCall) -> int:
-        return self.plan.stages[call.nodes[0].name]
-
-
-def drawing_paths(call: ModuleCall) -> Mapping[str, bool]:
-    """Paths of the modules that draw random numbers in the call → whether they are one node (a leaf)."""
-    found: dict[str, bool] = {}
-    for node in call.nodes:
-        if "rng" in node.meta and node.meta.get("draws"):
-            found[scope_path(node)] = node.op == "call_module"
-    return found
-
-
-def scope_path(node: torch.fx.Node) -> str:
-    """Path of the innermost module around a node that draws."""
-    scope: str = node.meta["rng"][0]
-    return scope.rpartition("#")[0]
-
-
-def _carries_data(node: torch.fx.Node) -> bool:
-    spec: ValueSpec = node.meta.get("spec")
-    return isinstance(spec, Opaque) or next(tensor_specs(spec), None) is not None
+    return is_plain(node.meta.get("spec"))
