@@ -28,6 +28,12 @@ _SIZED_BY_DATA: Final = {
 _HOOKS: Final = {"register_hook", "retain_grad", "register_post_accumulate_grad_hook"}
 
 _OPERATORS: Final[dict[str, Callable[..., Any]]] = {
+    "__bool__": bool,
+    "__int__": int,
+    "__float__": float,
+    "__index__": operator.index,
+    "__complex__": complex,
+    "__contains__": operator.contains,
     "__getitem__": operator.getitem,
     "__eq__": operator.eq,
     "__ne__": operator.ne,
@@ -123,14 +129,9 @@ def is_method(func: Any, name: str) -> bool:
     return getattr(torch.Tensor, name, None) is func or isinstance(func, kinds)
 
 
-def is_iteration(func: Any) -> bool:
-    """Whether it is ``iter(tensor)``."""
-    return func is torch.Tensor.__iter__
-
-
 def may_record(func: Any) -> bool:
     """Whether a call could belong in the graph: looking at a tensor's text or type does not."""
-    return getattr(func, "__name__", "") not in ("__repr__", "__format__", "__hash__", "__len__")
+    return getattr(func, "__name__", "") not in ("__repr__", "__format__", "__hash__")
 
 
 def may_write(func: Any, kwargs: dict[str, Any]) -> bool:
@@ -140,10 +141,28 @@ def may_write(func: Any, kwargs: dict[str, Any]) -> bool:
     return in_place or bool(kwargs.get("inplace")) or kwargs.get("out") is not None or name in _HOOKS
 
 
-def reads_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call takes values out of tensors, or its result's shape depends on values."""
+def reads_data(func: Any) -> bool:
+    """Whether a call takes values out of tensors into Python."""
+    return getattr(func, "__name__", "") in _READS
+
+
+def is_checkable(func: Any) -> bool:
+    """Whether what `reads_data` takes out is a plain value, which a later run can compare."""
+    return getattr(func, "__name__", "") not in ("numpy", "__array__", "__dlpack__")
+
+
+def reads_size(func: Any) -> bool:
+    """Whether a call hands a tensor's size to Python."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return func.__self__.__name__ == "shape"
+    return name in ("size", "numel", "nelement", "__len__")
+
+
+def is_sized_by_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the shape of a call's result depends on values of tensors."""
     name = str(getattr(func, "__name__", ""))
-    if name in _READS or name in _SIZED_BY_DATA:
+    if name in _SIZED_BY_DATA:
         return True
     if name == "where":
         return len(args) + len(kwargs) == 1

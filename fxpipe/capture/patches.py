@@ -104,10 +104,9 @@ def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _module_call(module, *args, **kwargs)
 
     if recorder.is_recording:
-        return recorder.module(module, run, args, kwargs, "call")
+        return recorder.modules.call(module, run, args, kwargs, "call")
     result = run(*args, **kwargs)
-    if recorder.leaf is not None:
-        recorder.hide(result, recorder.leaf)
+    recorder.modules.hide(result)
     return result
 
 
@@ -130,14 +129,14 @@ class _Forward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         recorder = active()
-        if recorder is None or recorder.begins_forward(self._module):
+        if recorder is None or recorder.modules.begins_forward(self._module):
             return self._original(*args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            recorder.begins_forward(self._module)
+            recorder.modules.begins_forward(self._module)
             return self._original(*args, **kwargs)
 
-        return recorder.module(self._module, run, args, kwargs, "forward")
+        return recorder.modules.call(self._module, run, args, kwargs, "forward")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
@@ -152,7 +151,7 @@ def _can_wrap(module: nn.Module) -> bool:
 def _setattr(module: nn.Module, name: str, value: Any) -> None:
     recorder = active()
     if recorder is not None and isinstance(value, torch.Tensor):
-        recorder.store(module, name, value)
+        recorder.modules.store(module, name, value)
     _module_setattr(module, name, value)
 
 
@@ -185,7 +184,7 @@ def _enter_autocast(context: autocast) -> Any:
     recorder = active()
     if recorder is not None:
         with recorder.paused():
-            recorder.enter_autocast(context)
+            recorder.regions.enter_autocast(context)
     return result
 
 
@@ -193,7 +192,7 @@ def _exit_autocast(context: autocast, *error: Any) -> Any:
     recorder = active()
     if recorder is not None:
         with recorder.paused():
-            recorder.exit_autocast(context)
+            recorder.regions.exit_autocast(context)
     return _autocast_exit(context, *error)
 
 

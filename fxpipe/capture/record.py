@@ -18,6 +18,7 @@ from fxpipe.capture.recorder import Recorder
 from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.spans import close_spans
+from fxpipe.capture.values import Dependence
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Span
 
@@ -82,7 +83,7 @@ def record_once(
             result = model(*args, **kwargs)
         outputs, output_layout = flatten(result)
         recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
-    spans = close_spans(recorder.spans, recorder.script.graph)
+    spans = close_spans(recorder.modules.spans, recorder.script.graph)
     return Recording(
         recorder.script.graph,
         spans,
@@ -108,7 +109,7 @@ def _placeholders(
     for name, leaf in zip(argument_names(model, layout), leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
             node = recorder.script.placeholder(name, leaf)
-            recorder.values.bind(leaf, node, True)
+            recorder.values.bind(leaf, node, Dependence.INPUTS)
             nodes.append(node)
         else:
             nodes.append(None)

@@ -1,4 +1,4 @@
-"""`Recorder`: sees every torch function and module call of one run, and writes the graph."""
+"""`Recorder`: sees every torch function of one run, and writes the graph."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fxpipe import ops
 from fxpipe.capture import functions
-from fxpipe.capture.containers import PLAIN, holds_tensors, tensors
-from fxpipe.capture.fallback import Decisions, KeepWhole, LookInside
-from fxpipe.capture.leaves import leaf_reason
+from fxpipe.capture.containers import holds_tensors
+from fxpipe.capture.fallback import Decisions, Fallback, KeepWhole
+from fxpipe.capture.functions import Form
+from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
+from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
-from fxpipe.capture.spans import Frame, changed_argument, mutable_arguments, outputs_of
-from fxpipe.capture.values import Values
+from fxpipe.capture.values import Dependence, Values
 from fxpipe.capture.watch import Watch, storage_key
-from fxpipe.ir.capture import Span
 
-Run = Callable[..., Any]
+GUARD_SHARE = 0.1
+"""A module with more than this share of the parameters is not kept whole for a decision that can be
+checked before the model runs."""
 
 
 class Recorder(TorchFunctionMode):
@@ -32,31 +35,38 @@ class Recorder(TorchFunctionMode):
         script: the graph being written.
         values: which node made which object.
         watch: the dispatch mode that measures effects; active while recording.
-        spans: finished and unfinished module calls, in order of their start.
+        modules: the module calls.
+        regions: the autocast and grad-mode regions.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        decisions: Decisions,
-        is_fake: Callable[[torch.Tensor], bool] = lambda tensor: False,
-    ) -> None:
+    def __init__(self, model: nn.Module, decisions: Decisions) -> None:
         super().__init__()
         self.model = model
         self.decisions = decisions
-        buffers = {storage_key(b): name for name, b in model.named_buffers() if b is not None}
+        buffers = {storage_key(buffer): name for name, buffer in model.named_buffers()}
         self.script = Script(tensor_names(model), buffers)
-        self.values = Values(self.script, is_fake)
+        self.values = Values(self.script, self.is_fake)
         self.watch = Watch()
-        self.spans: list[Span | None] = []
-        self.paths = {id(module): path for path, module in model.named_modules()}
-        self.leaf: str | None = None
-        self._calls: dict[str, int] = {}
+        self.modules = Modules(self)
+        self.regions = Regions(self.script)
+        self.failure: Fallback | None = None
         self._paused = 0
-        self._contexts: list[tuple[torch.autocast, torch.fx.Node]] = []
-        self._grad_mode = torch.is_grad_enabled()
-        self._grad_region: int | None = None
-        self._next_region = 0
+
+    # -- what a run on fake tensors does otherwise ------------------------------------------------------
+
+    def is_fake(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has no data, so that it can be no constant of the graph."""
+        return False
+
+    def run_leaf(
+        self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The result of a module that is not looked into."""
+        return run(*args, **kwargs)
+
+    def value_of(self, node: torch.fx.Node, run: Callable[[], Any]) -> Any:
+        """The Python value that `run` takes out of a tensor; `node` computes the same."""
+        return run()
 
     # -- whether to record -------------------------------------------------------------------------
 
@@ -77,10 +87,22 @@ class Recorder(TorchFunctionMode):
                 torch.overrides._push_mode(self)
             self._paused -= 1
 
+    def keep_whole(self, reason: str, func: Any = None) -> KeepWhole:
+        """The fallback for something in the module call in progress."""
+        operation = "" if func is None else str(getattr(func, "__name__", func))
+        self.failure = KeepWhole(
+            reason, self.script.frame.path, self.script.sources.here(), operation
+        )
+        return self.failure
+
     # -- functions ---------------------------------------------------------------------------------
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self._paused:
@@ -88,6 +110,9 @@ class Recorder(TorchFunctionMode):
         self._paused += 1
         try:
             return self._function(func, args, kwargs)
+        except Fallback as reason:
+            self.failure = reason
+            raise
         finally:
             self._paused -= 1
 
@@ -95,24 +120,26 @@ class Recorder(TorchFunctionMode):
         if torch._C._are_functorch_transforms_active():
             raise self.keep_whole("it uses a transform of torch.func", func)
         if func is torch._C._set_grad_enabled:
-            return self._set_grad_enabled(bool(args[0]))
-        if functions.reads_data(func, args, kwargs) and self.values.depends_on_data((args, kwargs)):
-            return self.decide(func, args, kwargs)
-        if functions.is_iteration(func):
-            rows = self._call(torch.Tensor.unbind, (args[0],), {})
-            return iter(rows)
-        return self._call(func, args, kwargs)
+            return self.regions.set_grad_enabled(bool(args[0]))
+        if not functions.may_record(func):
+            return func(*args, **kwargs)
+        on = self.values.dependence((args, kwargs))
+        if functions.reads_size(func) and self.values.is_sized_by_data(args):
+            raise self.keep_whole("its Python code depends on a size that depends on data", func)
+        if on is not Dependence.NOTHING and functions.reads_data(func):
+            return self._decide(func, args, kwargs, on)
+        if func is torch.Tensor.__iter__:
+            return iter(self._call(torch.Tensor.unbind, (args[0],), {}, on))
+        return self._call(func, args, kwargs, on)
 
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
+    ) -> Any:
+        sized = self._sized(func, args, kwargs, on)
+        form = functions.as_node(func, args, kwargs)
+        prepared = self._arguments(form) if functions.may_write(func, kwargs) else None
         with self.watch.measure() as effects:
-            if not functions.may_record(func):
-                return func(*args, **kwargs)
-            on_data = self.values.depends_on_data((args, kwargs))
-            form = functions.as_node(func, args, kwargs)
-            prepared: tuple[Any, Any] | None = None
-            if effects_before_call(func, args, kwargs):
-                prepared = self._arguments(form)
-            result = func(*args, **kwargs)
+            result = self.run_function(func, args, kwargs)
         value = form.result(result)
         if not holds_tensors(value):
             return result
@@ -120,32 +147,68 @@ class Recorder(TorchFunctionMode):
         if form.target is ops.call:
             arguments = (self.script.constant(func), *arguments)
         node = self.script.emit(form.op, form.target, arguments, keywords, value, effects)
-        self.values.bind(value, node, on_data or effects.draws > 0)
+        on = Dependence.WEIGHTS if effects.draws else on
+        self.values.bind(value, node, on, sized)
         return result
 
-    def _arguments(self, form: functions.Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def run_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a torch function."""
+        return func(*args, **kwargs)
+
+    def _sized(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
+    ) -> bool:
+        """Whether the result's shape depends on data.
+
+        Raises:
+            KeepWhole: if it does, in a module small enough to be one node.
+        """
+        if on is not Dependence.NOTHING and functions.is_sized_by_data(func, args, kwargs):
+            if self.is_small(self.script.frame.path):
+                raise self.keep_whole("the shape of a result depends on values of tensors", func)
+            return True
+        return self.values.is_sized_by_data((args, kwargs))
+
+    def _arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args = tuple(self.values.argument(value) for value in form.args)
         return args, {name: self.values.argument(value) for name, value in form.kwargs.items()}
 
-    def decide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value that a decision in Python takes out of a tensor.
+    # -- decisions on data -------------------------------------------------------------------------
+
+    def _decide(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
+    ) -> Any:
+        """The value that Python takes out of a tensor, with a node that checks it in later runs.
 
         Raises:
-            KeepWhole: always so far: the innermost module keeps the decision to itself.
+            KeepWhole: if the module is small enough to decide for itself, or nobody else can know.
         """
-        raise self.keep_whole("its Python code depends on values of tensors", func)
+        checkable = on is Dependence.INPUTS and functions.is_checkable(func)
+        if not checkable or self.is_small(self.script.frame.path):
+            raise self.keep_whole("its Python code depends on values of tensors", func)
+        form = functions.as_node(func, args, kwargs)
+        node = self.script.emit(form.op, form.target, *self._arguments(form))
+        value = self.value_of(node, lambda: func(*args, **kwargs))
+        node.meta["spec"] = value if isinstance(value, bool | int | float) else None
+        self.script.emit("call_function", ops.check_value, (node, value))
+        return value
 
-    def keep_whole(self, reason: str, func: Any = None) -> KeepWhole:
-        """The fallback for something in the module call in progress."""
-        operation = "" if func is None else str(getattr(func, "__name__", func))
-        return KeepWhole(reason, self.script.frame.path, self.script.sources.here(), operation)
+    def is_small(self, path: str) -> bool:
+        """Whether a module is no loss if it stays whole."""
+        if not path:
+            return False
+        total = sum(parameter.numel() for parameter in self.model.parameters())
+        module = self.model.get_submodule(path)
+        return sum(p.numel() for p in module.parameters()) <= GUARD_SHARE * total
 
     # -- opaque functions ----------------------------------------------------------------------------
 
-    def apply(self, function: type[Any], run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A hand-written autograd function as one node."""
+    def apply(
+        self, function: type[Any], run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The result of a hand-written autograd function, recorded as one node."""
         with self.paused():
-            on_data = self.values.depends_on_data((args, kwargs))
+            on = self.values.dependence((args, kwargs))
             given = tuple(self.values.argument(value) for value in args)
             named = {name: self.values.argument(value) for name, value in kwargs.items()}
             with self.watch.measure() as effects:
@@ -154,164 +217,8 @@ class Recorder(TorchFunctionMode):
             node = self.script.emit(
                 "call_function", ops.apply_function, given, named, result, effects
             )
-            self.values.bind(result, node, on_data or effects.draws > 0)
+            self.values.bind(result, node, Dependence.WEIGHTS if effects.draws else on)
         return result
-
-    # -- autocast and grad mode ----------------------------------------------------------------------
-
-    def enter_autocast(self, context: torch.autocast) -> None:
-        """An autocast region begins."""
-        self._next_region += 1
-        self.script.regions.append(self._next_region)
-        settings = (
-            context.device, context.fast_dtype, context._enabled, context._cache_enabled
-        )  # fmt: skip
-        node = self.script.emit("call_function", ops.enter_autocast, settings, value=context)
-        self._contexts.append((context, node))
-
-    def exit_autocast(self, context: torch.autocast) -> None:
-        """An autocast region ends."""
-        if not self._contexts or self._contexts[-1][0] is not context:
-            return  # entered before recording began
-        _, node = self._contexts.pop()
-        self.script.emit("call_function", ops.exit_autocast, (node,))
-        self.script.regions.pop()
-
-    def _set_grad_enabled(self, enabled: bool) -> None:
-        changed = enabled != torch.is_grad_enabled()
-        torch._C._set_grad_enabled(enabled)
-        if not changed:
-            return
-        if enabled != self._grad_mode and self._grad_region is None:
-            self._next_region += 1
-            self._grad_region = self._next_region
-            self.script.regions.append(self._grad_region)
-        self.script.emit("call_function", ops.set_grad_enabled, (enabled,))
-        if enabled == self._grad_mode and self._grad_region is not None:
-            self.script.regions.remove(self._grad_region)
-            self._grad_region = None
-
-    # -- modules -------------------------------------------------------------------------------------
-
-    def module(
-        self, module: torch.nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], via: str
-    ) -> Any:
-        """A module call: one node if the module is a leaf, a span otherwise."""
-        path = self.paths.get(id(module))
-        if path is None:  # not part of the model: its code belongs to the module that calls it
-            return run(*args, **kwargs)
-        call = self._calls.get(path, 0)
-        self._calls[path] = call + 1
-        if self._is_leaf(module, path):
-            with self.paused():
-                return self._leaf(path, call, run, args, kwargs, via)
-        return self._span(Frame(path, call, module, via), run, args, kwargs)
-
-    def _is_leaf(self, module: torch.nn.Module, path: str) -> bool:
-        if path in self.decisions.inside:
-            return False
-        if path in self.decisions.leaves:
-            return True
-        return bool(path) and leaf_reason(module) is not None
-
-    def begins_forward(self, module: torch.nn.Module) -> bool:
-        """Whether `module.forward` runs because the call in progress calls it, for the first time."""
-        frame = self.script.frames[-1] if self.script.frames else None
-        if frame is None or frame.module is not module or not frame.awaits_forward:
-            return False
-        frame.awaits_forward = False
-        return True
-
-    def _leaf(
-        self, path: str, call: int, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], via: str
-    ) -> Any:
-        given = tuple(self.values.argument(value, path) for value in args)
-        named = {name: self.values.argument(value, path) for name, value in kwargs.items()}
-        objects = mutable_arguments((args, kwargs))
-        self.leaf = path
-        try:
-            with self.watch.measure() as effects:
-                result = run(*args, **kwargs)
-        finally:
-            self.leaf = None
-        changed = changed_argument(objects)
-        if changed is not None:
-            reason = f"it changes a {type(changed).__name__} that it is handed"
-            raise LookInside(reason, path, self.script.sources.here())
-        scope = f"{path}#{call}"
-        node = self.script.emit("call_module", path, given, named, result, effects, scope)
-        node.meta["via"] = via
-        self.values.bind(result, node, True)
-        return result
-
-    def hide(self, result: Any, leaf: str) -> None:
-        """Remember tensors that a module inside a leaf returned: a hook may leak them."""
-        for tensor in tensors(result):
-            self.values.hidden.setdefault(id(tensor), (tensor, leaf))
-
-    def _span(self, frame: Frame, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self.paused():
-            self._open(frame, args, kwargs)
-        self.script.frames.append(frame)
-        try:
-            result = run(*args, **kwargs)
-        finally:
-            self.script.frames.pop()
-        with self.paused():
-            self._close(frame, result)
-        return result
-
-    def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        frame.objects = mutable_arguments((args, kwargs))
-        frame.args = tuple(self._template(frame, value) for value in args)
-        frame.kwargs = {name: self._template(frame, value) for name, value in kwargs.items()}
-        frame.index = len(self.spans)
-        frame.parent = self.script.frames[-1].index if self.script.frames else None
-        frame.start = len(self.script.body)
-        self.spans.append(None)
-
-    def _template(self, frame: Frame, value: Any) -> Any:
-        """An argument as the caller passed it; no node that computes is written for it."""
-        special = next(iter(special_containers(value)), None)
-        if special is None:
-            return self.values.argument(value)
-        if self.values.known(special) is None:
-            frame.fixed = f"it is handed a {type(special).__name__} that holds tensors"
-            return None
-        return self.values.argument(value)
-
-    def _close(self, frame: Frame, result: Any) -> None:
-        changed = changed_argument(frame.objects)
-        if changed is not None:
-            frame.fixed = f"it changes a {type(changed).__name__} that it is handed"
-        outputs = outputs_of(result, self._output_node)
-        self.values.restore_aliases(frame.aliases, outputs)
-        self.spans[frame.index] = frame.finish(self.script.body, outputs)
-
-    def _output_node(self, tensor: torch.Tensor) -> torch.fx.Node | None:
-        return self.values.known(tensor)
-
-
-def special_containers(value: Any) -> Iterator[Any]:
-    """Containers inside a value that hold tensors and are no plain list, tuple or dict."""
-    from fxpipe.capture.containers import take_apart
-
-    if isinstance(value, torch.Tensor) or isinstance(value, PLAIN):
-        return
-    apart = take_apart(value)
-    if apart is None or not holds_tensors(value):
-        return
-    parts, children = apart
-    if not parts.is_plain:
-        yield value
-        return
-    for inner in children:
-        yield from special_containers(inner)
-
-
-def effects_before_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether arguments must be looked up before the call, which may rebind them."""
-    return functions.may_write(func, kwargs)
 
 
 def _pop_if_on_top(mode: TorchFunctionMode) -> bool:

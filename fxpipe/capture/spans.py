@@ -12,7 +12,7 @@ import torch.fx
 from fxpipe.capture.containers import Shape, holds_tensors, take_apart
 from fxpipe.ir.capture import Span
 
-Lookup = Callable[[torch.Tensor], "torch.fx.Node | None"]
+Lookup = Callable[[Any], "torch.fx.Node | None"]
 
 
 @dataclass
@@ -95,6 +95,23 @@ def changed_argument(objects: Iterable[tuple[Any, list[int]]]) -> Any:
         if now != held and (holds_tensors(value) or isinstance(value, list | dict)):
             return value
     return None
+
+
+def special_container(value: Any, known: Callable[[Any], object]) -> Any:
+    """The first container inside a value that holds tensors and cannot stand as an argument.
+
+    Plain lists, tuples and dicts can, and objects that one node made. None if there is none.
+    """
+    if known(value) is not None:
+        return None
+    apart = take_apart(value)
+    if apart is None or not holds_tensors(value):
+        return None
+    parts, children = apart
+    if not parts.is_plain:
+        return value
+    found = (special_container(inner, known) for inner in children)
+    return next((inner for inner in found if inner is not None), None)
 
 
 def outputs_of(value: Any, lookup: Lookup) -> dict[str, tuple[str | int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,21 @@ import torch
 import torch.fx
 
 from fxpipe import ops
-from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart
+from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
 from fxpipe.capture.fallback import KeepWhole, LookInside
 from fxpipe.capture.script import Script
 
 _KEYS = (str, int, float, bool, type(None), torch.dtype)
+
+
+class Dependence(IntEnum):
+    """What a value is computed from, at most."""
+
+    NOTHING = 0
+    INPUTS = 1
+    """Inputs and buffers: known before the model runs."""
+    WEIGHTS = 2
+    """Parameters, layers or random numbers: known only when the model runs."""
 
 
 class Values:
@@ -30,7 +41,8 @@ class Values:
         self._script = script
         self._is_fake = is_fake
         self._made: dict[int, tuple[Any, torch.fx.Node]] = {}
-        self._on_data: set[torch.fx.Node] = set()
+        self._dependence: dict[torch.fx.Node, Dependence] = {}
+        self._sized_by_data: set[torch.fx.Node] = set()
         self.hidden: dict[int, tuple[torch.Tensor, str]] = {}
 
     # -- values → arguments ------------------------------------------------------------------------
@@ -86,7 +98,6 @@ class Values:
             return made[1]
         parameter = self._script.parameter(tensor)
         if parameter is not None:
-            self._on_data.add(parameter)
             return parameter
         if id(tensor) in self.hidden:
             leaf = self.hidden[id(tensor)][1]
@@ -102,16 +113,23 @@ class Values:
 
     # -- results → nodes ---------------------------------------------------------------------------
 
-    def bind(self, value: Any, node: torch.fx.Node, on_data: bool) -> None:
+    def bind(
+        self, value: Any, node: torch.fx.Node, on: Dependence, sized_by_data: bool = False
+    ) -> None:
         """Remember that `node` made `value`; nodes that unpack a container are written at once.
 
-        `on_data`: whether the value depends on inputs, parameters or random numbers.
+        Args:
+            on: what the value is computed from.
+            sized_by_data: whether its shape depends on values of tensors.
         """
-        self._bind(value, node, on_data, set())
+        self._bind(value, node, (on, sized_by_data), set())
 
-    def _bind(self, value: Any, node: torch.fx.Node, on_data: bool, seen: set[int]) -> None:
-        if on_data:
-            self._on_data.add(node)
+    def _bind(
+        self, value: Any, node: torch.fx.Node, how: tuple[Dependence, bool], seen: set[int]
+    ) -> None:
+        self._dependence[node] = how[0]
+        if how[1]:
+            self._sized_by_data.add(node)
         if isinstance(value, torch.Tensor):
             self._assign(value, node)
             return
@@ -126,7 +144,7 @@ class Values:
             self._made[id(value)] = (value, node)
         for step, inner in zip(parts.steps(), children, strict=True):
             if holds_tensors(inner):
-                self._bind(inner, self._unpack(node, step, inner), on_data, seen)
+                self._bind(inner, self._unpack(node, step, inner), how, seen)
 
     def _unpack(self, node: torch.fx.Node, step: Any, inner: Any) -> torch.fx.Node:
         if isinstance(step, str) and step.startswith("."):
@@ -154,18 +172,25 @@ class Values:
 
     # -- what depends on data ----------------------------------------------------------------------
 
-    def depends_on_data(self, value: Any) -> bool:
-        """Whether any tensor inside a value depends on inputs, parameters or random numbers."""
-        from fxpipe.capture.containers import tensors
-
+    def dependence(self, value: Any) -> Dependence:
+        """What the tensors inside a value are computed from."""
+        found = Dependence.NOTHING
         for tensor in tensors(value):
             made = self._made.get(id(tensor))
-            if made is None:
-                if self._script.parameter(tensor) is not None:
-                    return True
-            elif made[1] in self._on_data:
-                return True
-        return False
+            if made is not None:
+                found = max(found, self._dependence.get(made[1], Dependence.NOTHING))
+            elif isinstance(tensor, torch.nn.Parameter):
+                found = Dependence.WEIGHTS
+            elif self._script.parameter(tensor) is not None:
+                found = max(found, Dependence.INPUTS)
+        return found
+
+    def is_sized_by_data(self, value: Any) -> bool:
+        """Whether the shape of a tensor inside a value depends on values of tensors."""
+        if not self._sized_by_data:
+            return False
+        made = (self._made.get(id(tensor)) for tensor in tensors(value))
+        return any(entry is not None and entry[1] in self._sized_by_data for entry in made)
 
     def _here(self) -> str:
         return self._script.sources.here()

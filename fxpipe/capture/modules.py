@@ -1,0 +1,171 @@
+"""Module calls while recording: a node if the module is a leaf, a span if it is looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxpipe import ops
+from fxpipe.capture.containers import tensors
+from fxpipe.capture.fallback import KeepWhole, LookInside
+from fxpipe.capture.leaves import leaf_reason
+from fxpipe.capture.spans import (
+    Frame,
+    changed_argument,
+    mutable_arguments,
+    outputs_of,
+    special_container,
+)
+from fxpipe.capture.values import Dependence
+from fxpipe.ir.capture import Span
+
+if TYPE_CHECKING:
+    from fxpipe.capture.recorder import Recorder
+
+Run = Callable[..., Any]
+
+
+class Modules:
+    """The module calls of one recording.
+
+    Attributes:
+        spans: of the calls looked through, in order of their start; None while in progress.
+        leaf: path of the leaf that runs now.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._script, self._values = recorder.script, recorder.values
+        self.spans: list[Span | None] = []
+        self.leaf: str | None = None
+        self._calls: dict[str, int] = {}
+        self._paths = {id(module): path for path, module in recorder.model.named_modules()}
+
+    def call(
+        self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], via: str
+    ) -> Any:
+        """The result of a module call, recorded.
+
+        The code of a module that is not part of the model belongs to the module that calls it.
+        """
+        path = self._paths.get(id(module))
+        if path is None:
+            return run(*args, **kwargs)
+        call = self._calls.get(path, 0)
+        self._calls[path] = call + 1
+        if self._is_leaf(module, path):
+            with self._recorder.paused():
+                return self._leaf(module, (path, call, via), run, args, kwargs)
+        return self._span(Frame(path, call, module, via), run, args, kwargs)
+
+    def _is_leaf(self, module: nn.Module, path: str) -> bool:
+        decisions = self._recorder.decisions
+        if path in decisions.inside:
+            return False
+        if path in decisions.leaves:
+            return True
+        return bool(path) and leaf_reason(module) is not None
+
+    def begins_forward(self, module: nn.Module) -> bool:
+        """Whether ``module.forward`` runs because the call in progress calls it, for the first time."""
+        frame = self._script.frames[-1] if self._script.frames else None
+        if frame is None or frame.module is not module or not frame.awaits_forward:
+            return False
+        frame.awaits_forward = False
+        return True
+
+    # -- leaves --------------------------------------------------------------------------------------
+
+    def _leaf(
+        self,
+        module: nn.Module,
+        place: tuple[str, int, str],
+        run: Run,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        path, call, via = place
+        given = tuple(self._values.argument(value, path) for value in args)
+        named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
+        objects = mutable_arguments((args, kwargs))
+        self.leaf = path
+        try:
+            with self._recorder.watch.measure() as effects:
+                result = self._recorder.run_leaf(module, run, args, kwargs)
+        finally:
+            self.leaf = None
+        changed = changed_argument(objects)
+        if changed is not None:
+            reason = f"it changes a {type(changed).__name__} that it is handed"
+            raise LookInside(reason, path, self._script.sources.here())
+        scope = f"{path}#{call}"
+        node = self._script.emit("call_module", path, given, named, result, effects, scope)
+        node.meta["via"] = via
+        self._values.bind(result, node, Dependence.WEIGHTS)
+        return result
+
+    def hide(self, result: Any) -> None:
+        """Remember tensors that a module inside the running leaf returned: a hook may leak them."""
+        if self.leaf is not None:
+            for tensor in tensors(result):
+                self._values.hidden.setdefault(id(tensor), (tensor, self.leaf))
+
+    # -- spans ---------------------------------------------------------------------------------------
+
+    def _span(self, frame: Frame, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._recorder.paused():
+            self._open(frame, args, kwargs)
+        self._script.frames.append(frame)
+        try:
+            result = run(*args, **kwargs)
+        finally:
+            self._script.frames.pop()
+        with self._recorder.paused():
+            self._close(frame, result)
+        return result
+
+    def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        frame.objects = mutable_arguments((args, kwargs))
+        frame.args = tuple(self._template(frame, value) for value in args)
+        frame.kwargs = {name: self._template(frame, value) for name, value in kwargs.items()}
+        frame.index = len(self.spans)
+        frame.parent = self._script.frames[-1].index if self._script.frames else None
+        frame.start = len(self._script.body)
+        self.spans.append(None)
+
+    def _template(self, frame: Frame, value: Any) -> Any:
+        """An argument as the caller passed it; no node that computes is written for it."""
+        special = special_container(value, self._values.known)
+        if special is None:
+            return self._values.argument(value)
+        frame.fixed = f"it is handed a {type(special).__name__} that holds tensors"
+        return None
+
+    def _close(self, frame: Frame, result: Any) -> None:
+        changed = changed_argument(frame.objects)
+        if changed is not None:
+            frame.fixed = f"it changes a {type(changed).__name__} that it is handed"
+        outputs = outputs_of(result, self._values.known)
+        self._values.restore_aliases(frame.aliases, outputs)
+        self.spans[frame.index] = frame.finish(self._script.body, outputs)
+
+    # -- tensors kept on modules -----------------------------------------------------------------------
+
+    def store(self, module: nn.Module, name: str, value: torch.Tensor) -> None:
+        """A forward keeps a tensor on a module: that module stays whole, unless it is the model.
+
+        Raises:
+            KeepWhole: if the module is not the model itself.
+        """
+        path = self._paths.get(id(module))
+        if path is None:
+            return
+        if path:
+            reason = f"it keeps a tensor in its attribute {name!r}"
+            raise KeepWhole(reason, path, self._script.sources.here(), f"self.{name} = …")
+        node = self._values.argument(value)
+        owner = self._script.constant(module)
+        self._script.emit("call_function", ops.set_attribute, (owner, name, node))
