@@ -1,0 +1,223 @@
+"""Where a recorded run may be cut in two: the one place that knows.
+
+A cut at position i separates body[i - 1] from body[i]; stages are the runs between cuts. Every rule
+forbids the positions between two nodes that must share a stage:
+
+- an autocast or grad-mode region is entered and left on one stage;
+- a call that returns several values stays with the nodes that take them apart;
+- memory is only written where it was made, so that a value is final when it crosses; inputs,
+  parameters, buffers and constants that are written into are used on one stage only;
+- a buffer that the forward changes is used on one stage only;
+- an object that is no tensor, plain constant or container of them does not cross.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from fxpipe import ops
+from fxpipe.analysis.effects import changed_buffers, storages, written_storages
+from fxpipe.analysis.liveness import positions
+from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec, tensor_specs
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from fxpipe.ir.capture import Capture
+
+_MODE_SWITCHES: Final = (ops.enter_autocast, ops.exit_autocast, ops.set_grad_enabled)
+_UNPACKERS: Final = (operator.getitem, getattr, "__getitem__")
+_MAY_CROSS: Final = frozenset(
+    {"dtype", "device", "layout", "memory_format", "slice", "range", "ellipsis", "bytes", "Size"}
+)
+"""Opaque values without state or tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bond:
+    """Two nodes of the body, by position, that must share a stage, and why."""
+
+    first: int
+    last: int
+    reason: str
+
+
+def legal_cuts(capture: Capture) -> tuple[int, ...]:
+    """The positions where the body may be cut, ascending.
+
+    Position i means just before ``capture.body[i]``; 0 and ``len(body)`` are no cuts. Takes time linear
+    in the graph.
+    """
+    size = len(capture.body)
+    change = [0] * (size + 2)
+    for bond in bonds(capture):
+        change[bond.first + 1] += 1
+        change[bond.last + 1] -= 1
+    covered = list(accumulate(change))
+    return tuple(i for i in range(1, size) if not covered[i])
+
+
+def why_illegal(capture: Capture, index: int) -> str | None:
+    """What forbids a cut just before ``body[index]``, every reason of it; None if it is legal."""
+    size = len(capture.body)
+    if not 0 < index < size:
+        return f"a cut needs a node on both sides: positions 1 to {size - 1} of this graph have"
+    reasons = [bond.reason for bond in bonds(capture) if bond.first < index <= bond.last]
+    return "; ".join(dict.fromkeys(reasons)) or None
+
+
+def bonds(capture: Capture) -> tuple[Bond, ...]:
+    """Every pair of nodes that no cut may separate, in no particular order."""
+    graph = _Graph(capture)
+    found = (
+        *_regions(graph),
+        *_unpacked(graph),
+        *_written(graph),
+        *_stateful(graph),
+        *_unmovable(graph),
+    )
+    return tuple(bond for bond in found if bond.first < bond.last)
+
+
+def describe(node: torch.fx.Node) -> str:
+    """A node with the user's line that made it, for messages."""
+    source = node.meta.get("source", "")
+    return f"{node.name!r} ({source})" if source else repr(node.name)
+
+
+class _Graph:
+    """A capture with the position of its nodes at hand."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.nodes = tuple(capture.graph.nodes)
+        self.body = capture.body
+        self.position = positions(capture)
+
+    def last_use(self, node: torch.fx.Node) -> int:
+        """Position of the last reader; a model output is read at the end."""
+        end = len(self.body) - 1
+        return max((self.position.get(user, end) for user in node.users), default=-1)
+
+    def between(self, found: Iterable[int], reason: str) -> Iterator[Bond]:
+        """The bond from the first of some positions to the last; `reason` names them in braces."""
+        where = sorted(found)
+        if where and where[0] < where[-1]:
+            first, last = self.body[where[0]], self.body[where[-1]]
+            text = reason.format(first=describe(first), last=describe(last))
+            yield Bond(where[0], where[-1], text)
+
+
+def _regions(graph: _Graph) -> Iterator[Bond]:
+    members: dict[int, list[int]] = {}
+    for position, node in enumerate(graph.body):
+        for region in node.meta.get("regions", ()):
+            members.setdefault(region, []).append(position)
+    for inside in members.values():
+        before, after = min(inside) - 1, max(inside) + 1
+        inside += [at for at in (before, after) if _is_mode_switch(graph, at)]
+        yield from graph.between(inside, "an autocast or grad-mode region from {first} to {last}")
+
+
+def _is_mode_switch(graph: _Graph, position: int) -> bool:
+    return 0 <= position < len(graph.body) and graph.body[position].target in _MODE_SWITCHES
+
+
+def _unpacked(graph: _Graph) -> Iterator[Bond]:
+    for node, position in graph.position.items():
+        if _is_container(node.meta.get("spec")):
+            takers = [graph.position[user] for user in node.users if user.target in _UNPACKERS]
+            yield from graph.between((position, *takers), "{last} takes apart what {first} returns")
+
+
+def _is_container(spec: ValueSpec) -> bool:
+    """Whether a value holds tensors without being one, as far as is known."""
+    if isinstance(spec, TensorSpec):
+        return False
+    return bool(_opaque(spec) - _MAY_CROSS) or any(True for _ in tensor_specs(spec))
+
+
+def _written(graph: _Graph) -> Iterator[Bond]:
+    """From the node that made a storage, or the first that touches a foreign one, to the last write."""
+    written: dict[int, list[int]] = {}
+    for position, node in enumerate(graph.body):
+        for storage in written_storages(node):
+            written.setdefault(storage, []).append(position)
+    if not written:
+        return
+    foreign = {s for node in graph.nodes if node not in graph.position for s in storages(node)}
+    touched = _touched(graph, written, foreign)
+    for storage, writes in written.items():
+        yield from graph.between(
+            (*touched.get(storage, ()), *writes),
+            "{last} works on memory that is written in place since {first}",
+        )
+
+
+def _touched(
+    graph: _Graph, written: dict[int, list[int]], foreign: set[int]
+) -> dict[int, list[int]]:
+    """Storage → positions that its writes must stay with: its maker, or all direct readers."""
+    touched: dict[int, list[int]] = {}
+    for position, node in enumerate(graph.body):
+        for storage in storages(node):
+            if storage in written and storage not in foreign:
+                touched.setdefault(storage, [position])
+        for source in node.all_input_nodes:
+            for storage in storages(source) if source not in graph.position else ():
+                if storage in written:
+                    touched.setdefault(storage, []).append(position)
+    return touched
+
+
+def _stateful(graph: _Graph) -> Iterator[Bond]:
+    changed = {name for node in graph.body for name in changed_buffers(node)}
+    users: dict[str, set[int]] = {name: set() for name in changed}
+    owners: dict[str, set[str]] = {}
+    for name in changed:
+        for owner in _prefixes(name):
+            owners.setdefault(owner, set()).add(name)
+    for position, node in enumerate(graph.body):
+        used = set(changed_buffers(node))
+        used.update(str(n.target) for n in node.all_input_nodes if n.op == "get_attr")
+        if node.op == "call_module":
+            used |= owners.get(str(node.target), set())
+        for name in used & changed:
+            users[name].add(position)
+    for name in sorted(changed):
+        yield from graph.between(
+            users[name],
+            f"{{first}} and {{last}} share the buffer {name!r}, which the forward changes",
+        )
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """The modules around a buffer, by path: 'a.b' and 'a' for 'a.b.running_mean'."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _unmovable(graph: _Graph) -> Iterator[Bond]:
+    for node, position in graph.position.items():
+        kinds = _opaque(node.meta.get("spec")) - _MAY_CROSS
+        if kinds:
+            yield from graph.between(
+                (position, max(position, graph.last_use(node))),
+                f"{{last}} uses the {min(kinds)} that {{first}} returns, and such an object cannot go "
+                "to another stage",
+            )
+
+
+def _opaque(spec: ValueSpec) -> set[str]:
+    """Names of the types inside a value of which nothing else is known, without their modules."""
+    if isinstance(spec, Opaque):
+        return {spec.type_name.rpartition(".")[2]}
+    if isinstance(spec, tuple):
+        return {name for item in spec for name in _opaque(item)}
+    if isinstance(spec, dict):
+        return {name for item in spec.values() for name in _opaque(item)}
+    return set()

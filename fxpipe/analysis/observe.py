@@ -1,0 +1,141 @@
+"""One observation of a capture: a forward, a real backward through all of it, costs per node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from fxpipe.analysis.sharing import node_parameters
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import GradientEdge, Node
+
+    from fxpipe.analysis.meter import Meter
+    from fxpipe.analysis.metered_run import MeteredRun
+    from fxpipe.ir.capture import Capture
+
+
+@dataclass
+class Sample:
+    """What one run cost: node → seconds, operations, bytes."""
+
+    forward: dict[str, float] = field(default_factory=dict)
+    backward: dict[str, float] = field(default_factory=dict)
+    flops: dict[str, int] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
+
+
+def observe(
+    capture: Capture,
+    model: torch.nn.Module,
+    run: MeteredRun,
+    inputs: Sequence[Any],
+    *,
+    weights: bool = True,
+    count_saved: bool = False,
+) -> Sample:
+    """Run forward, then backward if any output is differentiable; no ``.grad`` is touched.
+
+    Args:
+        capture: what `run` runs.
+        model: its parameters; they are read only.
+        run: a fresh run.
+        inputs: values of the placeholders.
+        weights: whether backward makes the parameters' gradients too, and adds them to others of their
+            size as a training step does; if not, only what must go on to earlier nodes.
+        count_saved: look at what is saved for backward (which disturbs times).
+    """
+    result = run.run_counting_saved(inputs) if count_saved else run.run(*inputs)
+    sample = Sample(run.forward, {}, run.flops, run.saved)
+    outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+    leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    del result
+    if not outputs:
+        return sample
+    parameters = [p for p in model.parameters() if p.requires_grad] if weights else []
+    ends: list[torch.Tensor | GradientEdge] = [*parameters, *leaves]
+    if not weights:
+        ends += run.entries
+    gradients = _backward(run, outputs, ends, sample.backward)
+    del outputs
+    if weights:
+        by_parameter = dict(zip(map(id, parameters), gradients, strict=False))
+        _accumulate(capture, model, by_parameter, run.meter, sample.backward)
+    return sample
+
+
+def _backward(
+    run: MeteredRun,
+    outputs: list[torch.Tensor],
+    ends: list[torch.Tensor | GradientEdge],
+    seconds: dict[str, float],
+) -> Sequence[torch.Tensor | None]:
+    """Gradients at `ends`; time from each autograd node's start to the next one's goes to its owner.
+
+    What lies between two nodes, sums of gradients that meet above all, is thereby part of the earlier.
+    """
+    if not ends:
+        return ()
+    meter = run.meter
+    starts: list[tuple[str | None, float]] = []
+
+    def note(owner: str | None) -> Any:
+        return lambda gradients: starts.append((owner, meter.now()))
+
+    hooks = [node.register_prehook(note(run.owner(node))) for node in _graph_of(outputs)]
+    try:
+        ones = [torch.ones_like(output) for output in outputs]
+        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            outputs,
+            ends,  # type: ignore[arg-type]  # tensors and edges mixed, which the engine takes
+            ones,
+            allow_unused=True,
+        )
+        starts.append((None, meter.now()))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for (owner, start), (_, end) in pairwise(starts):
+        if owner is not None:
+            seconds[owner] = seconds.get(owner, 0.0) + end - start
+    return gradients
+
+
+def _graph_of(outputs: list[torch.Tensor]) -> list[Node]:
+    """Every autograd node behind some tensors."""
+    found: dict[Node, None] = {}
+    waiting = [tensor.grad_fn for tensor in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            waiting.extend(following for following, _ in node.next_functions)
+    return list(found)
+
+
+def _accumulate(
+    capture: Capture,
+    model: torch.nn.Module,
+    gradients: dict[int, torch.Tensor | None],
+    meter: Meter,
+    seconds: dict[str, float],
+) -> None:
+    """Add each gradient to one of its size, as from the second micro-batch on; the readers share it."""
+    readers: dict[int, list[str]] = {}
+    for node, parameters in node_parameters(capture, model).items():
+        for parameter in parameters:
+            readers.setdefault(id(parameter), []).append(node)
+    for key, nodes in readers.items():
+        gradient = gradients.get(key)
+        if gradient is None:
+            continue
+        start = meter.now()
+        gradient.add_(gradient)
+        share = (meter.now() - start) / len(nodes)
+        for node in nodes:
+            seconds[node] = seconds.get(node, 0.0) + share

@@ -1,0 +1,74 @@
+"""Run a model and leave no trace of it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def undisturbed(model: torch.nn.Module, training: bool) -> Iterator[None]:
+    """The model in the given mode; afterwards all that a forward may change is put back.
+
+    That is: training flags, buffers (values and identity), plain attributes of the modules, and the
+    states of the random generators of torch, Python and NumPy. If the model's own flag already is
+    `training`, the flags of its submodules stay as the user set them.
+    """
+    modules = list(model.modules())
+    attributes = [dict(vars(module)) for module in modules]
+    registered = [dict(module._buffers) for module in modules]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if _is_plain(buffer)]
+    try:
+        with _generators_kept(model):
+            if model.training != training:
+                model.train(training)
+            yield
+    finally:
+        for module, before, buffers in zip(modules, attributes, registered, strict=True):
+            _restore(vars(module), before)
+            _restore(module._buffers, buffers)
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)
+
+
+def devices_of(model: torch.nn.Module, *values: Any) -> tuple[torch.device, ...]:
+    """The accelerators that hold parameters, buffers or given tensors; empty on a CPU or meta device."""
+    tensors = [*model.parameters(), *model.buffers(), *values]
+    found = {t.device for t in tensors if isinstance(t, torch.Tensor)}
+    return tuple(sorted((d for d in found if d.type not in ("cpu", "meta")), key=str))
+
+
+def _is_plain(buffer: torch.Tensor) -> bool:
+    return not buffer.is_meta and type(buffer) in (torch.Tensor, torch.nn.Buffer)
+
+
+def _restore(held: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in [name for name in held if name not in before]:
+        del held[name]
+    for name, value in before.items():
+        if held.get(name, held) is not value:
+            held[name] = value
+
+
+@contextmanager
+def _generators_kept(model: torch.nn.Module) -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    accelerators = devices_of(model)
+    kinds = {device.type for device in accelerators}
+    try:
+        with torch.random.fork_rng(
+            [device for device in accelerators], device_type=next(iter(kinds), "cuda")
+        ):
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)

@@ -1,0 +1,1 @@
+"""Which stage every node goes to: by a dynamic programme, by hand, or after an earlier plan."""
