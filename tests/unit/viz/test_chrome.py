@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import json
+
+from fxpipe.ir.action import Compute, Direction, Payload, Transfer, Update
+from fxpipe.ir.timeline import Span, Timeline
+from fxpipe.viz.chrome import chrome_trace
+
+
+def test_events_have_rank_thread_start_and_duration() -> None:
+    send = Transfer(Direction.SEND, Payload.ACTIVATION, "x", 0, 1, 3)
+    timeline = Timeline(
+        (
+            Span(0, Compute.from_text("0F3"), 1.0, 1.5),
+            Span(0, send, 1.5, 1.75),
+            Span(1, Update(1), 2.0, 2.5),
+        ),
+        "run",
+    )
+    events = json.loads(chrome_trace(timeline))["traceEvents"]
+    drawn = [e for e in events if e["ph"] == "X"]
+    assert [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in drawn] == [
+        ("0F3", 0, 0, 0.0, 500_000.0),
+        ("send[a:x:0→1]3", 0, 1, 500_000.0, 250_000.0),
+        ("1U", 1, 0, 1_000_000.0, 500_000.0),
+    ]
+    assert drawn[0]["args"] == {"stage": 0, "micro-batch": 3}
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(0, 0): "compute", (0, 1): "transfers", (1, 0): "compute"}
+
+
+def test_an_empty_timeline_has_no_events() -> None:
+    assert json.loads(chrome_trace(Timeline((), "run")))["traceEvents"] == []
