@@ -50,6 +50,15 @@ class GraphRunner:
                     del self.values[done]
         raise AssertionError("a captured graph ends in an output node")
 
+    def evaluate(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, Any]) -> Any:
+        """The value of one node, given those of placeholders; nothing else is computed."""
+        self.values = dict(inputs)
+        needed = needed_for(node)
+        for each in self.graph.nodes:
+            if each in needed and each not in self.values:
+                self.values[each] = self.run_node(each)
+        return self.values[node]
+
     def run_node(self, node: torch.fx.Node) -> Any:
         """The value of a node."""
         if node.op == "get_attr":
@@ -96,3 +105,29 @@ def _last_uses(graph: torch.fx.Graph) -> dict[torch.fx.Node, list[torch.fx.Node]
         if user.op != "output":
             done.setdefault(user, []).append(node)
     return done
+
+
+def needed_for(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """The nodes that must run for a node's value: its inputs, and what writes into their storages."""
+    needed = {node}
+    waiting = [node]
+    earlier = _before(node)
+    while waiting:
+        current = waiting.pop()
+        storages = set(current.meta.get("storages", ()))
+        writers = [each for each in earlier if storages & set(each.meta.get("mutates", ()))]
+        for each in (*current.all_input_nodes, *writers):
+            if each not in needed:
+                needed.add(each)
+                waiting.append(each)
+    return needed
+
+
+def _before(node: torch.fx.Node) -> list[torch.fx.Node]:
+    found = []
+    for each in node.graph.nodes:
+        if each is node:
+            break
+        if each.meta.get("mutates"):
+            found.append(each)
+    return found

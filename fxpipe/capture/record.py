@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch.fx
 from torch import nn
 
 from fxpipe.capture.containers import PLAIN
+from fxpipe.capture.fake import FakeRecorder
+from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, Fallback
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.patches import patched
@@ -47,52 +50,73 @@ class Recording:
 
 
 def record(
-    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions
+    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions, mode: str
 ) -> Recording:
     """A recording of ``model(*args, **kwargs)``; `decisions` grow by what had to stay whole.
 
     Args:
         leaves: of ``(args, kwargs)``, put together by `layout`.
+        mode: ``"real"`` or ``"fake"``.
 
     Raises:
         CaptureError: if only the whole model could stay whole.
     """
     for _ in range(_RESTARTS):
         try:
-            return record_once(model, leaves, layout, decisions)
+            return record_once(model, leaves, layout, decisions, mode)
         except Fallback as reason:
-            path = reason.path
-            decisions.learn(reason, is_layer(model.get_submodule(path)))
+            decisions.learn(reason, is_layer(model.get_submodule(reason.path)))
     raise CaptureError(f"recording was started {_RESTARTS} times and came to no end")
 
 
 def record_once(
-    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions
+    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions, mode: str
 ) -> Recording:
     """A recording under fixed decisions; the model and all generators are left as they were.
 
     Raises:
         Fallback: if another decision is needed.
     """
-    recorder = Recorder(model, decisions)
-    leaves = [_copy(leaf) for leaf in leaves]
-    placeholders = _placeholders(recorder, model, leaves, layout)
-    args, kwargs = layout.unflatten(leaves)
-    with ModelState(model), Randomness(), Modes():
-        with patched(recorder), recorder.watch, recorder:
-            result = model(*args, **kwargs)
-        outputs, output_layout = flatten(result)
-        recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
+    with ExitStack() as stack:
+        for state in (ModelState(model), Randomness(), Modes()):
+            stack.enter_context(state)
+        if mode == "fake":
+            fakes = stack.enter_context(FakeModel(model))
+            recorder: Recorder = FakeRecorder(model, decisions, fakes)
+            given = [_fake_copy(leaf, fakes) for leaf in leaves]
+            stack.enter_context(fakes.mode)
+        else:
+            recorder = Recorder(model, decisions)
+            given = [_copy(leaf) for leaf in leaves]
+        placeholders = _placeholders(recorder, model, given, layout)
+        if isinstance(recorder, FakeRecorder):
+            recorder.inputs = _by_placeholder(placeholders, leaves)
+        outputs, result = _run(recorder, model, layout.unflatten(given))
     spans = close_spans(recorder.modules.spans, recorder.script.graph)
-    return Recording(
-        recorder.script.graph,
-        spans,
-        recorder.script.constants,
-        placeholders,
-        leaves,
-        outputs,
-        output_layout,
-    )
+    script = recorder.script
+    return Recording(script.graph, spans, script.constants, placeholders, given, outputs, result)
+
+
+def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], Layout]:
+    args, kwargs = call
+    with patched(recorder), recorder.watch, recorder:
+        result = model(*args, **kwargs)
+    if recorder.failure is not None:  # the user's code caught it
+        raise recorder.failure
+    outputs, layout = flatten(result)
+    recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
+    return outputs, layout
+
+
+def _by_placeholder(
+    placeholders: Sequence[torch.fx.Node | None], leaves: Sequence[Any]
+) -> dict[torch.fx.Node, Any]:
+    pairs = zip(placeholders, leaves, strict=True)
+    return {node: leaf for node, leaf in pairs if node is not None}
+
+
+def _fake_copy(leaf: Any, fakes: FakeModel) -> Any:
+    return fakes.fake(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _copy(leaf: Any) -> Any:

@@ -27,6 +27,8 @@ class Script:
         constants: objects that ``get_attr`` nodes refer to and the model does not own.
         frames: the module calls in progress, outermost first.
         regions: ids of the autocast and grad-mode regions in progress.
+        tensor_names: id of every parameter and buffer → its name.
+        buffer_names: storage key of every buffer → its name.
     """
 
     def __init__(self, names: dict[int, str], buffers: dict[int, str]) -> None:
@@ -37,8 +39,8 @@ class Script:
         self.regions: list[int] = []
         self.storages = Storages()
         self.sources = Sources()
-        self._names = names
-        self._buffers = buffers
+        self.tensor_names = names
+        self.buffer_names = buffers
         self._attributes: dict[str, torch.fx.Node] = {}
         self._constant_of: dict[int, str] = {}
         self._next_draw: dict[str, int] = {}
@@ -55,7 +57,7 @@ class Script:
 
     def parameter(self, tensor: torch.Tensor) -> torch.fx.Node | None:
         """The node that reads a parameter or buffer of the model; None for any other tensor."""
-        name = self._names.get(id(tensor))
+        name = self.tensor_names.get(id(tensor))
         return None if name is None else self._attribute(name, tensor)
 
     def constant(self, value: Any) -> torch.fx.Node:
@@ -120,4 +122,4 @@ class Script:
         return node
 
     def _written_buffers(self, effects: Effects) -> tuple[str, ...]:
-        return tuple(name for key, name in self._buffers.items() if key in effects.writes)
+        return tuple(name for key, name in self.buffer_names.items() if key in effects.writes)

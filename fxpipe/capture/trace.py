@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-import torch
 from torch import nn
 
 from fxpipe.capture.batch import Batch, find_batch, resized
@@ -20,9 +20,11 @@ from fxpipe.capture.specs import tensor_spec
 from fxpipe.capture.unify import unify
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture, LeafReport
-from fxpipe.ir.signature import CallSignature, InputLeaf
+from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
 
-_ROUNDS = 60
+_ROUNDS: Final = 60
+_MANY_PARAMETERS: Final = 1_000_000_000
+"""From here on a run on data is too slow to be the first try."""
 
 
 def trace(
@@ -52,38 +54,86 @@ def trace(
         CaptureError: if the model cannot be recorded; the message names the module, the user's source
             line, the operation, the reason and what to do.
     """
-    leaves, layout = flatten((tuple(args), dict(kwargs or {})))
-    batch = find_batch(leaves)
-    decisions = Decisions(whole_root=is_layer(model))
-    recording, rows = _record_both(model, leaves, layout, batch, decisions)
+    if mode not in ("auto", "real", "fake"):
+        raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
+    call = _Call(model, *flatten((tuple(args), dict(kwargs or {}))))
+    capture = replace(_cascade(call, mode), situation=situation_of(model, args, kwargs))
+    return capture
+
+
+@dataclass
+class _Call:
+    """The model and its example arguments, taken apart."""
+
+    model: nn.Module
+    leaves: list[Any]
+    layout: Layout
+
+    @property
+    def batch(self) -> Batch | None:
+        return find_batch(self.leaves)
+
+
+def _cascade(call: _Call, mode: str) -> Capture:
+    """The first capture that comes about.
+
+    Raises:
+        CaptureError: the first mode's, with a note of what the other one said.
+    """
+    if mode != "auto":
+        return _capture(call, mode)
+    first, second = ("real", "fake") if _runs_on_data(call.model) else ("fake", "real")
+    try:
+        return _capture(call, first)
+    except CaptureError as error:
+        if first == "fake" and any(p.is_meta for p in call.model.parameters()):
+            raise
+        try:
+            return _capture(call, second)
+        except CaptureError as other:
+            error.add_note(f"A {second} run fails as well: {other}")
+        raise
+
+
+def _runs_on_data(model: nn.Module) -> bool:
+    parameters = list(model.parameters())
+    return (
+        not any(parameter.is_meta for parameter in parameters)
+        and sum(parameter.numel() for parameter in parameters) < _MANY_PARAMETERS
+    )
+
+
+def _capture(call: _Call, mode: str) -> Capture:
+    decisions = Decisions(whole_root=is_layer(call.model))
+    recording, outputs, rows = _record_both(call, decisions, mode)
     return Capture(
         graph=recording.graph,
         spans=recording.spans,
-        signature=_signature(model, recording, layout, batch, leaves),
+        signature=_signature(call, recording, outputs),
         constants=recording.constants,
-        model_class=qualified_class(model),
-        training=model.training,
-        mode="real",
+        model_class=qualified_class(call.model),
+        training=call.model.training,
+        mode=mode,
         batch_size=rows,
-        leaves=_reports(model, decisions),
-        situation=situation_of(model, args, kwargs),
+        leaves=_reports(call.model, decisions),
     )
 
 
 def _record_both(
-    model: nn.Module,
-    leaves: list[Any],
-    layout: Layout,
-    batch: Batch | None,
-    decisions: Decisions,
-) -> tuple[Recording, int]:
+    call: _Call, decisions: Decisions, mode: str
+) -> tuple[Recording, tuple[OutputLeaf, ...], int]:
+    """The recording at one batch size, compared with one at another; and its output leaves."""
+    batch = call.batch
     if batch is None:
-        return record(model, leaves, layout, decisions), 1
+        recording = record(call.model, call.leaves, call.layout, decisions, mode)
+        return recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1
     sizes = (batch.recorded, batch.other)
     for _ in range(_ROUNDS):
         known = len(decisions)
-        second = record(model, resized(leaves, batch, sizes[1]), layout, decisions)
-        first = record(model, resized(leaves, batch, sizes[0]), layout, decisions)
+        second, first = (
+            record(call.model, resized(call.leaves, batch, size), call.layout, decisions, mode)
+            for size in reversed(sizes)
+        )
         if len(decisions) != known:
             continue
         try:
@@ -91,20 +141,16 @@ def _record_both(
         except KeepWhole as reason:
             decisions.learn(reason, is_layer=False)
             continue
-        first.outputs = list(output_leaves(first.outputs, second.outputs, sizes))
-        return first, sizes[0]
+        return first, tuple(output_leaves(first.outputs, second.outputs, sizes)), sizes[0]
     raise CaptureError("the two recordings at different batch sizes never agree")
 
 
 def _signature(
-    model: nn.Module,
-    recording: Recording,
-    layout: Layout,
-    batch: Batch | None,
-    leaves: list[Any],
+    call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...]
 ) -> CallSignature:
-    dims = batch.dims if batch is not None else (None,) * len(leaves)
-    names = argument_names(model, layout)
+    batch = call.batch
+    dims = batch.dims if batch is not None else (None,) * len(call.leaves)
+    names = argument_names(call.model, call.layout)
     inputs = []
     for name, leaf, node, dim in zip(
         names, recording.inputs, recording.placeholders, dims, strict=True
@@ -113,7 +159,7 @@ def _signature(
             inputs.append(InputLeaf(name, None, None, None, leaf))
         else:
             inputs.append(InputLeaf(name, node.name, tensor_spec(leaf), dim))
-    return CallSignature(layout, tuple(inputs), recording.layout, tuple(recording.outputs))
+    return CallSignature(call.layout, tuple(inputs), recording.layout, outputs)
 
 
 def _reports(model: nn.Module, decisions: Decisions) -> tuple[LeafReport, ...]:

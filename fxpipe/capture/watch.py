@@ -52,6 +52,11 @@ class Watch(TorchDispatchMode):
         finally:
             self._current = before
 
+    def forget(self) -> None:
+        """Drop what the innermost `measure` has seen so far: it is run again."""
+        self._current.draws = 0
+        self._current.writes.clear()
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

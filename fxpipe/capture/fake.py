@@ -1,0 +1,99 @@
+"""Recording on tensors without data: no memory, no arithmetic, and models on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedOperatorException,
+    unset_fake_temporarily,
+)
+
+from fxpipe.capture.execute import GraphRunner
+from fxpipe.capture.fake_model import FakeModel
+from fxpipe.capture.fallback import Decisions, Fallback
+from fxpipe.capture.modules import Run
+from fxpipe.capture.probe import probe
+from fxpipe.capture.recorder import Recorder
+
+_REFUSALS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+
+class FakeRecorder(Recorder):
+    """A recorder whose model runs on fake tensors.
+
+    Args:
+        fakes: the model's fake parameters, in place.
+        inputs: placeholder → the real input, for decisions that depend on inputs.
+    """
+
+    def __init__(self, model: nn.Module, decisions: Decisions, fakes: FakeModel) -> None:
+        super().__init__(model, decisions)
+        self._fakes = fakes
+        for fake, real in fakes.real_of.items():
+            name = self.script.tensor_names.get(fake)
+            if name is not None:
+                self.script.tensor_names[id(real)] = name
+        self.inputs: dict[torch.fx.Node, torch.Tensor] = {}
+
+    def is_fake(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has no data."""
+        return isinstance(tensor, FakeTensor)
+
+    def run_leaf(
+        self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The fake result of a module; learnt from a run on synthetic data if it needs data."""
+        try:
+            return run(*args, **kwargs)
+        except Fallback:
+            raise
+        except Exception as error:
+            self.watch.forget()
+            return probe(self._fakes, module, run, (args, kwargs), error)
+
+    def run_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The fake result of a torch function.
+
+        Raises:
+            KeepWhole: if the result cannot be known without data.
+        """
+        try:
+            return func(*args, **kwargs)
+        except _REFUSALS as error:
+            raise self.keep_whole("a result cannot be known without data", func) from error
+
+    def value_of(self, node: torch.fx.Node, run: Callable[[], Any]) -> Any:
+        """The Python value of a node that depends on inputs alone, computed from the real inputs."""
+        runner = _OnRealTensors(self.script.graph, self.model, self.script.constants, self._fakes)
+        with unset_fake_temporarily(), torch.no_grad():
+            return runner.evaluate(node, self.inputs)
+
+
+class _OnRealTensors(GraphRunner):
+    """A runner that reads the model's own buffers although fake ones are in their place."""
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        model: nn.Module,
+        constants: Mapping[str, Any],
+        fakes: FakeModel,
+    ) -> None:
+        super().__init__(graph, model, constants)
+        self._fakes = fakes
+
+    def attribute(self, name: str) -> Any:
+        found = super().attribute(name)
+        return self._fakes.real_of.get(id(found), found)

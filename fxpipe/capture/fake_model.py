@@ -1,0 +1,65 @@
+"""A model's parameters and buffers as tensors without data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+
+
+class FakeModel:
+    """Parameters and buffers of a model, replaced by fake ones while the context is entered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._registries: list[dict[str, torch.Tensor | None]] = [
+            registry for m in model.modules() for registry in (m._parameters, m._buffers)
+        ]
+        self._real: list[dict[str, torch.Tensor | None]] = []
+        self._fakes: dict[int, torch.Tensor] = {}
+        self.real_of: dict[int, torch.Tensor] = {}
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake tensor of the same shape; always the same one for the same tensor."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._fakes:
+            made = self.mode.from_tensor(tensor, static_shapes=True)
+            self._fakes[id(tensor)] = made
+            self.real_of[id(made)] = tensor
+        return self._fakes[id(tensor)]
+
+    def __enter__(self) -> FakeModel:
+        self._real = [dict(registry) for registry in self._registries]
+        try:
+            for registry in self._registries:
+                for name, tensor in registry.items():
+                    if tensor is not None:
+                        registry[name] = self.fake(tensor)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for registry, real in zip(self._registries, self._real, strict=True):
+            registry.update(real)
+
+    @contextmanager
+    def real(self, module: nn.Module) -> Iterator[None]:
+        """Inside, a module has its own parameters and buffers back, and no fake mode is active."""
+        registries = [r for m in module.modules() for r in (m._parameters, m._buffers)]
+        now = [dict(registry) for registry in registries]
+        with unset_fake_temporarily():
+            try:
+                for registry in registries:
+                    for name, tensor in registry.items():
+                        if tensor is not None:
+                            registry[name] = self.real_of.get(id(tensor), tensor)
+                yield
+            finally:
+                for registry, content in zip(registries, now, strict=True):
+                    registry.update(content)
