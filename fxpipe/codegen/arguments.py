@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import EllipsisType
@@ -20,6 +21,7 @@ from fxpipe.codegen.names import quoted
 from fxpipe.errors import CodegenError
 from fxpipe.portals.calls import nodes_in
 
+_NUMBER: Final = re.compile(r"[\d.]+(e[+-]?\d+)?")
 _BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
     list: ("[", "]"),
     immutable_list: ("[", "]"),
@@ -64,8 +66,8 @@ class Arguments:
     def operand(self, argument: Any) -> str:
         """The expression, in parentheses where an operator beside it could tear it apart."""
         text = self.text(argument)
-        plain = isinstance(argument, torch.fx.Node) or text.replace(".", "").isalnum()
-        return text if plain else f"({text})"
+        plain = isinstance(argument, torch.fx.Node) or _NUMBER.fullmatch(text)
+        return text if plain or text.isidentifier() else f"({text})"
 
     def subscript(self, argument: Any) -> str:
         """What stands between ``[`` and ``]``."""

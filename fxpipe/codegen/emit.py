@@ -110,7 +110,7 @@ def _as_operator(target: Any, args: Any, write: Arguments) -> str | None:
     if len(args) == 2:
         left, right = args
         if target in _INFIX:
-            return f"{write.operand(left)} {_INFIX[target]} {write.operand(right)}"
+            return _infix(left, _INFIX[target], right, write)
         if target is operator.getitem:
             return f"{write.operand(left)}[{write.subscript(right)}]"
         if target is getattr and isinstance(right, str) and right.isidentifier():
@@ -120,6 +120,13 @@ def _as_operator(target: Any, args: Any, write: Arguments) -> str | None:
     return None
 
 
+def _infix(left: Any, sign: str, right: Any, write: Arguments) -> str:
+    # A negative number needs parentheses only on the left, where ** binds tighter than its sign.
+    is_number = isinstance(right, int | float) and not isinstance(right, bool)
+    other = write.text(right) if is_number else write.operand(right)
+    return f"{write.operand(left)} {sign} {other}"
+
+
 def _method(name: str, args: Any, kwargs: Any, write: Arguments) -> str:
     owner, *rest = args
     if len(rest) == 1 and not kwargs:
@@ -127,10 +134,10 @@ def _method(name: str, args: Any, kwargs: Any, write: Arguments) -> str:
         if name == "__getitem__":
             return f"{write.operand(owner)}[{write.subscript(other)}]"
         if name in _METHOD_INFIX:
-            return f"{write.operand(owner)} {_METHOD_INFIX[name]} {write.operand(other)}"
+            return _infix(owner, _METHOD_INFIX[name], other, write)
         # A value on the left would be asked first, by its own operator.
         if name in _REFLECTED and not isinstance(other, torch.fx.Node):
-            return f"{write.operand(other)} {_REFLECTED[name]} {write.operand(owner)}"
+            return _infix(other, _REFLECTED[name], owner, write)
         if name == "to" and isinstance(other, str) and write.home.covers(other):
             return f"{write.operand(owner)}.to({write.device()})"
     if name in ("neg", "__neg__", "__invert__") and not rest and not kwargs:

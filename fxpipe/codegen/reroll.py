@@ -8,6 +8,7 @@ edges, in `fxpipe.portals.steps`, since arguments of such a call have to be hand
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fxpipe.codegen.arguments import Arguments
 from fxpipe.codegen.names import Names, quoted
@@ -15,38 +16,39 @@ from fxpipe.codegen.statements import Statement
 from fxpipe.portals.calls import ModuleCall
 
 
-def statements(call: ModuleCall, write: Arguments, names: Names) -> Iterator[Statement]:
+def statements(
+    call: ModuleCall, section: str, write: Arguments, names: Names
+) -> Iterator[Statement]:
     """The call, and the lines that take out of its result what others read.
 
     Args:
         call: the module call.
+        section: path of the module that makes it.
         write: writes the arguments.
         names: gives a free name for a result of several parts.
     """
     span = call.span
     method = ".forward" if span.via == "forward" else ""
     text = f"{write.bindings.module(span.path)}{method}({write.call(span.args, span.kwargs)})"
-    where = dict(span.outputs)
     origin = f"{span.path or 'the model'}, call {span.call}"
-    comment = f"{span.path or 'the model'}: {len(call.nodes)} nodes"
-    wanted = call.writes
-    if len(wanted) < 2:
-        path = where[wanted[0].name] if wanted else ()
-        yield Statement(text + _access(path), wanted, call.reads, origin, comment)
+    line = partial(Statement, section=section, origin=origin)
+    where = {node: span.outputs[node.name] for node in call.writes}
+    if len(where) < 2:
+        path = next(iter(where.values()), ())
+        yield line(text + _access(path), call.writes, call.reads)
         return
-    whole = next((node for node in wanted if not where[node.name]), None)
+    whole = next((node for node, path in where.items() if not path), None)
     if whole is not None:
-        yield Statement(text, (whole,), call.reads, origin, comment)
-        for node in wanted:
+        yield line(text, (whole,), call.reads)
+        for node, path in where.items():
             if node is not whole:
-                part = write.value(whole) + _access(where[node.name])
-                yield Statement(part, (node,), (whole,), origin)
+                yield line(write.value(whole) + _access(path), (node,), (whole,))
         return
     holder = names.take(f"{span.path or 'model'}_out")
-    yield Statement(text, (), call.reads, origin, comment, holder=holder)
-    for node in wanted:
-        yield Statement(holder + _access(where[node.name]), (node,), (), origin)
-    yield Statement(f"del {holder}", (), (), origin)
+    yield line(text, (), call.reads, holder=holder)
+    for node, path in where.items():
+        yield line(holder + _access(path), (node,))
+    yield line(f"del {holder}")
 
 
 def _access(path: tuple[str | int, ...]) -> str:

@@ -82,9 +82,11 @@ class StageSource:
 
     def _computed(self, step: Step) -> Iterator[Statement]:
         if isinstance(step, ModuleCall):
-            yield from reroll.statements(step, self.write, self.names)
+            parent = step.span.parent
+            section = "" if parent is None else self.capture.spans[parent].path
+            yield from reroll.statements(step, section, self.write, self.names)
             return
-        path, source = step.meta.get("path", ""), " ".join(step.meta.get("source", "").split())
+        path, source = step.meta["path"], " ".join(step.meta["source"].split())
         keyed = None
         if step.meta.get("draws") and not is_drawing_module(step):
             keyed = step.meta["rng"]
@@ -92,8 +94,9 @@ class StageSource:
             expression(step, self.write),
             writes=(step,),
             reads=reads(step),
+            section=path,
+            comment=source,
             origin=f"{path or 'the model'}, {source}",
-            comment=f"{path}: {source}" if path else source,
             keyed=keyed,
         )
 
@@ -117,7 +120,7 @@ class StageSource:
             self._write_init(out, parameters)
             arguments = ["self", "stash", "pop", *map(self.value, part.inputs)]
             with out.block(f"def forward({', '.join(arguments)}):"):
-                write_body(self.statements, part.outputs, part.inputs, self.value, out)
+                write_body(self.statements, part.outputs, self.value, out)
         changed = (name for node in part.nodes for name in node.meta.get("buffers", ()))
         return StageProgram(
             stage=part.stage,

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch.fx
 
 from fxpipe.codegen.names import quoted
 from fxpipe.codegen.writer import Writer
-from fxpipe.ir.spec import Opaque, ValueSpec, tensor_specs
+from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """One line: ``<writes> = text``, or `text` alone where nobody reads the value.
 
-    `holder` is a local variable that is no node's value; `keyed` is the (scope, draw) of a line that
-    draws random numbers itself.
+    Attributes:
+        text: the expression, or a whole statement.
+        writes: the node whose value it computes; none for a statement.
+        reads: the values it needs.
+        section: path of the module whose code it belongs to; None if it belongs to none.
+        comment: the user's line.
+        origin: what is remembered of the line for error notes.
+        holder: a local variable that it assigns and that is no node's value.
+        keyed: (scope, draw) of a line that draws random numbers itself.
     """
 
     text: str
     writes: tuple[torch.fx.Node, ...] = ()
     reads: tuple[torch.fx.Node, ...] = ()
-    origin: str = ""
+    section: str | None = None
     comment: str = ""
+    origin: str = ""
     holder: str = ""
     keyed: tuple[str, int] | None = None
 
@@ -32,32 +40,35 @@ class Statement:
 def write_body(
     statements: Sequence[Statement],
     returned: Sequence[torch.fx.Node],
-    arguments: Iterable[torch.fx.Node],
     name: Callable[[torch.fx.Node], str],
     out: Writer,
 ) -> None:
-    """Writes the statements, the return, and a ``del`` wherever tensors are read for the last time.
+    """Writes the statements, the return, and a ``del`` wherever a tensor is read for the last time.
 
     Python keeps a local variable until the function returns; the user's forward, which uses one
-    variable again and again, lets its tensors go as it runs, and so does the stage.
+    variable again and again, lets its tensors go as it runs, and so does the stage. A comment line
+    tells where the code of another module begins.
     """
     read = {node for statement in statements for node in statement.reads} | set(returned)
-    last = _last_uses(statements, keep={*returned, *arguments})
-    shown = ""
+    freed = releases(statements, returned)
+    section, comment = "", ""
     for index, statement in enumerate(statements):
-        comment = statement.comment if statement.comment != shown else ""
-        shown = statement.comment or shown
-        _write(statement, read, comment, name, out)
-        freed = last.get(index, ())
-        if freed and index + 1 < len(statements):
-            out.line(f"del {', '.join(map(name, freed))}", origin=statement.origin)
+        if statement.section is not None and statement.section != section:
+            section, comment = statement.section, ""
+            out.line(f"# in {section or 'the model'}:")
+        _write(
+            statement, read, "" if statement.comment == comment else statement.comment, name, out
+        )
+        comment = statement.comment or comment
+        if freed[index] and index + 1 < len(statements):
+            out.line(f"del {', '.join(map(name, freed[index]))}", origin=statement.origin)
     values = ", ".join(map(name, returned))
     out.line(f"return ({values},)" if len(returned) == 1 else f"return ({values})")
 
 
 def _write(
     statement: Statement,
-    read: set[torch.fx.Node],
+    read: Collection[torch.fx.Node],
     comment: str,
     name: Callable[[torch.fx.Node], str],
     out: Writer,
@@ -74,24 +85,56 @@ def _write(
         out.line(text, comment=comment, origin=statement.origin)
 
 
-def _last_uses(
-    statements: Sequence[Statement], keep: set[torch.fx.Node]
-) -> dict[int, tuple[torch.fx.Node, ...]]:
-    """Index of a statement → the tensors of its own stage that no later one reads."""
-    made = {node for statement in statements for node in statement.writes}
+def releases(
+    statements: Sequence[Statement], returned: Iterable[torch.fx.Node]
+) -> tuple[tuple[torch.fx.Node, ...], ...]:
+    """For each statement, the local variables to let go after it.
+
+    Variables that share memory (a tensor and its views) go together, after the last use of any: before
+    that nothing would be freed. What shares memory with a result, or with an argument that the caller
+    holds anyway, is left alone.
+    """
+    made = [node for statement in statements for node in statement.writes]
     last: dict[torch.fx.Node, int] = {}
     for index, statement in enumerate(statements):
         last.update((node, index) for node in statement.reads)
-    found: dict[int, tuple[torch.fx.Node, ...]] = {}
-    for node, index in last.items():
-        if node in made and node not in keep and _is_heavy(node.meta.get("spec")):
-            found[index] = (*found.get(index, ()), node)
-    return found
+    outside = {*returned, *(last.keys() - set(made))}
+    kept = {memory for node in outside for memory in _memories(node)}
+    heavy = [node for node in made if node in last and _is_heavy(node.meta.get("spec"))]
+    freed: list[tuple[torch.fx.Node, ...]] = [() for _ in statements]
+    for group in _sharing(heavy):
+        if not group.memories & kept:
+            freed[max(last[node] for node in group.nodes)] += tuple(group.nodes)
+    return tuple(freed)
+
+
+@dataclass(eq=False)
+class _Group:
+    """Values that share memory, directly or through one another."""
+
+    memories: set[object]
+    nodes: list[torch.fx.Node]
+
+
+def _sharing(nodes: Iterable[torch.fx.Node]) -> tuple[_Group, ...]:
+    of: dict[object, _Group] = {}
+    for node in nodes:
+        group = _Group(_memories(node), [node])
+        for known in {id(of[m]): of[m] for m in group.memories if m in of}.values():
+            group = _Group(known.memories | group.memories, known.nodes + group.nodes)
+        of.update(dict.fromkeys(group.memories, group))
+    return tuple({id(group): group for group in of.values()}.values())
+
+
+def _memories(node: torch.fx.Node) -> set[object]:
+    """What stands for the memory of a value: its storages, or the node itself if none are known."""
+    return set(node.meta.get("storages", ())) or {node}
 
 
 def _is_heavy(spec: ValueSpec) -> bool:
+    """Whether a value may hold memory: anything but numbers and text."""
     if isinstance(spec, tuple):
         return any(map(_is_heavy, spec))
     if isinstance(spec, dict):
         return any(map(_is_heavy, spec.values()))
-    return isinstance(spec, Opaque) or next(tensor_specs(spec), None) is not None
+    return isinstance(spec, Opaque | TensorSpec)
