@@ -1,0 +1,148 @@
+"""What a stage holds of a micro-batch between its forward and its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxpipe.runtime.values import Edges, Gradients, map_tensors, tensors_in
+
+
+class Frame:
+    """A stage's part of one micro-batch. Positions are those of the stage's reads and writes.
+
+        arrives           forward            leaves
+        inputs[r]  ──►  edges, entry  ──►  sends[w]
+        handed[r]  ◄──  edges, entry  ◄──  later[w], later[W + r]
+        leaves            backward           arrives
+
+    Nothing of it outlives its use: inputs go with the forward (unless it is to be rerun), sends with
+    the last reader, and everything else with the backward.
+
+    Attributes:
+        inputs: values read, sealed.
+        sends: values made, sealed.
+        edges: gradient edges of the values made, then of those values read that later stages read too.
+        entry: where the gradients of the values read come out.
+        later: gradients from the later readers, at the same positions as `edges`.
+        handed: gradients for the earlier holder of each value read.
+        root: the loss, times its weight.
+        outputs: gradient edges of the model's outputs (last stage of a call without loss).
+        replay: what a rerun of the forward needs; None if it will not be rerun.
+    """
+
+    __slots__ = (
+        "edges",
+        "entry",
+        "handed",
+        "inputs",
+        "later",
+        "outputs",
+        "replay",
+        "root",
+        "sends",
+    )
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self.inputs: list[Any] = [None] * reads
+        self.sends: list[Any] = [None] * writes
+        self.edges: list[Edges] = []
+        self.entry: Entry | None = None
+        self.later: list[Gradients] = [None] * (writes + reads)
+        self.handed: list[Gradients] = [None] * reads
+        self.root: Tensor | None = None
+        self.outputs: list[Edges] = []
+        self.replay: Any = None
+
+    def forget_graph(self) -> None:
+        """Let go of everything but the gradients to be handed on."""
+        self.edges = []
+        self.entry = None
+        self.root = None
+        self.outputs = []
+        self.replay = None
+        self.inputs = [None] * len(self.inputs)
+        self.later = [None] * len(self.later)
+
+
+class Entry:
+    """The values that a stage read, as part of its graph, and the gradients that come back for them."""
+
+    __slots__ = ("_counts", "_grads", "values")
+
+    def __init__(self, sealed: Sequence[Any], anchor: Tensor) -> None:
+        """Open sealed values: where a gradient is wanted, autograd follows them from here on.
+
+        Args:
+            sealed: the values.
+            anchor: a leaf that requires grad; it gets none. It makes autograd follow the values
+                without them being inputs of a node, which would keep their memory.
+        """
+        self._grads: list[tuple[Tensor | None, ...]] = []
+        marked: list[Tensor] = []
+        self._counts: list[int | None] = []
+        for value in sealed:
+            before = len(marked)
+            if isinstance(value, Tensor):
+                if value.requires_grad:
+                    marked.append(value)
+                self._counts.append(None if value.requires_grad else 0)
+            else:
+                marked.extend(t for t in tensors_in(value) if t.requires_grad)
+                self._counts.append(len(marked) - before)
+        self.values: list[Any] = list(sealed)
+        if marked:
+            self._open(marked, anchor)
+
+    def _open(self, marked: list[Tensor], anchor: Tensor) -> None:
+        opened = iter(_Receive.apply(self._grads, anchor, marked))
+        for at, count in enumerate(self._counts):
+            if count is None:
+                self.values[at] = next(opened)
+            elif count:
+                self.values[at] = map_tensors(
+                    self.values[at], lambda t: next(opened) if t.requires_grad else t
+                )
+
+    def close(self) -> list[Any]:
+        """The opened values, which are not held any longer."""
+        values, self.values = self.values, []
+        return values
+
+    def gradients(self) -> list[Gradients]:
+        """For each value the gradient as the engine made it; None where there is none."""
+        if not self._grads:
+            return [None] * len(self._counts)
+        grads = iter(self._grads.pop())
+        found: list[Gradients] = []
+        for count in self._counts:
+            if count is None:
+                found.append(next(grads))
+            else:
+                found.append(tuple(next(grads) for _ in range(count)) or None)
+        return found
+
+
+class _Receive(torch.autograd.Function):
+    """Identity on tensors that come from elsewhere; its backward puts the gradients into a list.
+
+    The gradient that a leaf accumulates is a copy in the leaf's own memory layout, and sums over a
+    gradient depend on its layout: here it is taken as the engine made it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, grads: list[tuple[Tensor | None, ...]], anchor: Tensor, tensors: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        ctx.grads = grads
+        ctx.set_materialize_grads(False)
+        # Detached, not viewed: the model may change in place what it received.
+        return tuple([tensor.detach() for tensor in tensors])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, None, None]:
+        ctx.grads.append(grads)
+        return None, None, None

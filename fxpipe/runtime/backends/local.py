@@ -1,0 +1,218 @@
+"""A thread per rank in this process, alive from the first step until the backend is closed or dropped."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+import torch
+
+from fxpipe.errors import ExecutionError, InternalError
+from fxpipe.runtime.backend import Cancelled, RankMain, Route, Surroundings, Transport
+
+_Commands: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
+_Done: TypeAlias = "SimpleQueue[BaseException | None]"
+
+
+class LocalTransport:
+    """A queue per route. The queues belong to one step: a step that fails leaves nothing behind."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.failed = False
+        self._queues: list[SimpleQueue[tuple[int | None, Any]]] = [SimpleQueue() for _ in routes]
+        self._early: list[dict[int, Any]] = [{} for _ in routes]
+
+    def send(self, route: int, micro_batch: int, value: Any) -> None:
+        """Put a value on its way."""
+        self._queues[route].put((micro_batch, value))
+
+    def can_receive(self, route: int, micro_batch: int) -> bool:
+        """True: `receive` waits."""
+        return True
+
+    def receive(self, route: int, micro_batch: int) -> Any:
+        """The value of that micro-batch, as soon as it is there.
+
+        Raises:
+            Cancelled: if another rank has failed.
+        """
+        early = self._early[route]
+        if early and micro_batch in early:
+            return early.pop(micro_batch)
+        queue = self._queues[route]
+        arrived, value = queue.get()
+        while arrived != micro_batch:
+            if arrived is None:
+                raise Cancelled
+            early[arrived] = value
+            arrived, value = queue.get()
+        return value
+
+    def cancel(self) -> None:
+        """Wake everyone who waits for a value."""
+        self.failed = True
+        for queue in self._queues:
+            queue.put((None, None))
+
+
+class LocalBackend:
+    """Runs each rank on a worker thread of its own.
+
+    The workers hold no reference to the backend or to what it runs, so they end with it: by `close`,
+    or when it is garbage collected. In a forked child there are no threads: they are started anew.
+
+    Args:
+        threads_per_rank: intra-op threads of each worker; None: the caller's count
+            (`torch.get_num_threads`) shared out among the ranks, at least one each.
+    """
+
+    def __init__(self, threads_per_rank: int | None = None) -> None:
+        self._threads_per_rank = threads_per_rank
+        self._workers: list[_Worker] = []
+        self._intra_op: int | None = None
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._finalizer = weakref.finalize(self, _stop, self._workers)
+
+    def transport(self, routes: Sequence[Route]) -> LocalTransport:
+        """New, empty queues for one step."""
+        return LocalTransport(routes)
+
+    def launch(
+        self, mains: Sequence[RankMain], transport: Transport, surroundings: Surroundings
+    ) -> None:
+        """Run one main per rank to their ends, each on its worker.
+
+        Raises:
+            ExecutionError: if the backend is closed.
+            BaseException: the first failure of a rank, when all ranks have ended.
+        """
+        if self._process != os.getpid():
+            self._forget_threads()
+        with self._lock:
+            self._make_ready(len(mains))
+            done: _Done = SimpleQueue()
+            for worker, main in zip(self._workers, mains, strict=False):
+                worker.commands.put(partial(_run, main, surroundings, transport, done))
+            failure = _wait(len(mains), done, transport)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                failure = None  # the traceback holds this frame: no cycle
+
+    def close(self) -> None:
+        """End the workers."""
+        self._is_closed = True
+        workers = list(self._workers)
+        _stop(self._workers)
+        for worker in workers:
+            if worker.thread is not threading.current_thread():
+                worker.thread.join()
+
+    def _forget_threads(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._workers.clear()
+        self._intra_op = None
+
+    def _make_ready(self, ranks: int) -> None:
+        if self._is_closed:
+            raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
+        intra_op = self._threads_per_rank or max(1, torch.get_num_threads() // ranks)
+        if len(self._workers) >= ranks and intra_op == self._intra_op:
+            return
+        while len(self._workers) < ranks:
+            self._workers.append(_Worker(len(self._workers)))
+        _set_intra_op_threads(self._workers, intra_op)
+        self._intra_op = intra_op
+
+
+class _Worker:
+    """A thread and the queue it takes its work from."""
+
+    def __init__(self, rank: int) -> None:
+        self.commands: _Commands = SimpleQueue()
+        self.thread = threading.Thread(
+            target=_work, args=(self.commands,), name=f"fxpipe-rank-{rank}", daemon=True
+        )
+        self.thread.start()
+
+
+def _work(commands: _Commands) -> None:
+    """A worker's life. It holds no command while it waits for the next."""
+    while (command := commands.get()) is not None:
+        command()
+        del command
+
+
+def _run(main: RankMain, surroundings: Surroundings, transport: Transport, done: _Done) -> None:
+    """Run a rank to its end, and say how it ended."""
+    try:
+        with surroundings():
+            for action in main():
+                raise InternalError(f"{action} was given up instead of waited for")
+    except Cancelled:
+        done.put(None)
+    except BaseException as failure:
+        transport.cancel()
+        done.put(failure)
+    else:
+        done.put(None)
+
+
+def _wait(ranks: int, done: _Done, transport: Transport) -> BaseException | None:
+    """The first failure, when all ranks have ended; an interrupt makes them end early."""
+    first: BaseException | None = None
+    ended = 0
+    try:
+        while ended < ranks:
+            result = done.get()
+            ended += 1
+            first = result if first is None else first
+    except BaseException:
+        transport.cancel()
+        while ended < ranks:
+            done.get()
+            ended += 1
+        raise
+    return first
+
+
+def _stop(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.commands.put(None)
+    workers.clear()
+
+
+def _set_intra_op_threads(workers: Sequence[_Worker], count: int) -> None:
+    """Give each worker a number of intra-op threads.
+
+    torch keeps such a number per thread, and one for threads to come, which every change sets too:
+    that one is put back, from a thread that is thrown away.
+    """
+    for_new_threads: list[int] = []
+    _in_new_thread(lambda: for_new_threads.append(torch.get_num_threads()))
+    done: SimpleQueue[None] = SimpleQueue()
+    for worker in workers:
+        worker.commands.put(partial(_set_and_say, count, done))
+    for _ in workers:
+        done.get()
+    _in_new_thread(lambda: torch.set_num_threads(for_new_threads[0]))
+
+
+def _set_and_say(count: int, done: SimpleQueue[None]) -> None:
+    torch.set_num_threads(count)
+    done.put(None)
+
+
+def _in_new_thread(function: Callable[[], object]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()

@@ -1,0 +1,62 @@
+"""The backward of one stage on one micro-batch: gradients in at its edges, gradients out at its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, _engine_run_backward
+
+from fxpipe.runtime.values import Edges, Gradients, roots
+
+
+class Roots:
+    """Where a backward starts: gradient edges, each with the gradient that arrived there.
+
+    The engine adds what a root brings to the gradient of a value before anything that comes from
+    inside the stage. So a value that later stages read too gets the sum of their gradients first, and
+    the sums keep the order that eager autograd gives them (later readers first).
+    """
+
+    def __init__(self) -> None:
+        self._at: list[GradientEdge | Tensor] = []
+        self._grads: list[Tensor] = []
+
+    def add(self, edges: Edges, grads: Gradients) -> None:
+        """A value's gradient, if there is one and the value is part of the stage's graph."""
+        if isinstance(edges, GradientEdge) and isinstance(grads, Tensor):
+            self._at.append(edges)
+            self._grads.append(grads)
+        else:
+            for edge, grad in roots(edges, grads):
+                self._at.append(edge)
+                self._grads.append(grad)
+
+    def add_all(self, edges: Iterable[Edges], grads: Iterable[Gradients]) -> None:
+        """Several values' gradients, position by position."""
+        for edge, grad in zip(edges, grads, strict=False):
+            if edge is not None and grad is not None:
+                self.add(edge, grad)
+
+    def add_loss(self, loss: Tensor) -> None:
+        """A scalar to be differentiated."""
+        self._at.append(loss)
+        self._grads.append(torch.ones_like(loss, memory_format=torch.preserve_format))
+
+    def run(self, only: Sequence[Tensor] = ()) -> None:
+        """Run backward from all roots; parameters accumulate their gradients.
+
+        Args:
+            only: leaves; nothing is computed but what leads to them.
+        """
+        if self._at:
+            _engine_run_backward(
+                tuple(self._at),
+                tuple(self._grads),
+                False,
+                False,
+                tuple(only),
+                allow_unreachable=True,
+                accumulate_grad=True,
+            )

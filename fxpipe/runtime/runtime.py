@@ -1,0 +1,323 @@
+"""`Runtime`: a model's stages made ready to run, under any schedule.
+
+runtime = Runtime(model, capture, programs, graph, placement, lanes, backend, load)
+executable = runtime.prepare(lower(schedule, graph, placement))
+batches = scatter(capture.signature, tensors, chunks)
+
+outcome = runtime.run_step(executable, batches, seed=0, step=0, loss_fn=..., target=...)
+
+call = runtime.forward(forward_executable, batches, seed=0, step=1, keeps_graph=True)
+input_grads = call.backward(backward_executable, output_grads)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxpipe.errors import ExecutionError, ScheduleError
+from fxpipe.ir.capture import Capture
+from fxpipe.ir.plan import Placement
+from fxpipe.ir.program import RankProgram
+from fxpipe.ir.stage import StageGraph, StageProgram
+from fxpipe.ir.timeline import Timeline
+from fxpipe.runtime.backend import Backend
+from fxpipe.runtime.instructions import Executable, prepare
+from fxpipe.runtime.interpreter import run_rank
+from fxpipe.runtime.lane import Lane
+from fxpipe.runtime.loss import LossTask
+from fxpipe.runtime.micro_batch import MicroBatches, scatter_target, weighted_sum
+from fxpipe.runtime.recompute import Recompute
+from fxpipe.runtime.record import Record
+from fxpipe.runtime.rng import step_key
+from fxpipe.runtime.stage import Ports, StageRunner
+from fxpipe.runtime.step import Layout, Step
+from fxpipe.runtime.surroundings import CallerState
+from fxpipe.runtime.values import Gradients
+from fxpipe.runtime.weights import Load, StageWeights, add_up, tied_parameters
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step gives.
+
+    Attributes:
+        loss: ``Σ w_i · loss_i``, added in ascending order; None if the step had no loss.
+        outputs: per micro-batch, the model's output leaves; empty if they were not kept.
+        input_grads: per micro-batch, the gradients of the placeholders.
+        timeline: when what was computed.
+    """
+
+    loss: Tensor | None
+    outputs: Sequence[Sequence[Any]]
+    input_grads: Sequence[Sequence[Gradients]]
+    timeline: Timeline
+
+
+class Runtime:
+    """The stages of one situation of a model.
+
+    Args:
+        model: the user's; its parameters and buffers are moved to the devices of their stages.
+        capture: the recording; its signature, constants and output specs are used.
+        programs: one per stage.
+        graph: the values between the stages.
+        placement: stage → rank.
+        lanes: one per rank.
+        backend: runs the ranks.
+        load: `fxpipe.codegen.load.load`.
+        recompute: which forwards are rerun at backward: ``"never"``, ``"except_last"``, ``"always"``.
+        batch_norm: ``"deferred"`` or ``"per_micro_batch"``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        capture: Capture,
+        programs: Sequence[StageProgram],
+        graph: StageGraph,
+        placement: Placement,
+        lanes: Sequence[Lane],
+        backend: Backend,
+        load: Load,
+        *,
+        recompute: str = "never",
+        batch_norm: str = "deferred",
+    ) -> None:
+        self._backend = backend
+        self._lanes = lanes
+        self._tied = tied_parameters(model, programs)
+        self._runners = []
+        names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
+        for program in programs:
+            lane = lanes[placement.rank_of(program.stage)]
+            weights = StageWeights(
+                model,
+                program,
+                capture.constants,
+                load,
+                device=lane.device,
+                tied=frozenset(p for p, stages in self._tied.items() if program.stage in stages),
+                defers_norms=batch_norm == "deferred",
+            )
+            ports = Ports.of(program, graph, names)
+            is_last = program.stage == len(programs) - 1
+            self._runners.append(StageRunner(program, ports, weights, lane, is_last=is_last))
+        self._layout = Layout(
+            signature=capture.signature,
+            graph=graph,
+            programs=tuple(programs),
+            files=tuple(_file_of(runner.weights.module) for runner in self._runners),
+            output_specs=tuple(
+                None if name is None else capture.spec(name) for name in graph.outputs
+            ),
+            recompute=Recompute(recompute),
+        )
+        for runner in self._runners:
+            runner.lane.adopt(runner.weights.tensors())
+
+    def prepare(self, programs: Sequence[RankProgram]) -> Executable:
+        """Rank programs ready to run on these stages; worth keeping.
+
+        Raises:
+            ScheduleError: if the stages cannot do what the programs say.
+        """
+        return prepare(programs, self._runners)
+
+    def run_step(
+        self,
+        executable: Executable,
+        batches: MicroBatches,
+        *,
+        seed: int,
+        step: int,
+        target: Any = None,
+        loss_fn: Callable[[Any, Any], Tensor] | None = None,
+        weights: Sequence[float] | None = None,
+        keep_output: bool = True,
+    ) -> Outcome:
+        """Forward, loss and backward of a batch; parameters accumulate their gradients.
+
+        Args:
+            executable: from `prepare`, for as many micro-batches as there are.
+            batches: the inputs.
+            seed: base of the random numbers.
+            step: number of the step; with `seed` it decides the random numbers.
+            target: cut like the batch (see `scatter_target`).
+            loss_fn: (output, target) → scalar; None: the output is the loss, or has one.
+            weights: of the micro-batches' losses; None: their shares of the rows.
+            keep_output: whether the outputs are kept.
+
+        Raises:
+            ScheduleError: if the programs are for another number of micro-batches.
+            ValueError: if the target cannot be cut, or the loss is no scalar that requires grad.
+        """
+        shares = batches.weights if weights is None else tuple(weights)
+        task = LossTask(loss_fn, scatter_target(target, batches.rows), shares)
+        keeps_graph = executable.has_backward
+        if keeps_graph and not torch.is_grad_enabled():
+            raise ExecutionError("a step with backward needs grad mode: it is off (torch.no_grad)")
+        state = self._begin(
+            executable, batches, seed, step, keeps_graph=keeps_graph, loss=task, keep=keep_output
+        )
+        try:
+            self._launch(executable, state)
+            state.statistics.commit()
+            add_up(self._tied, state.leaves)
+            losses = [loss for loss in state.losses if loss is not None]
+            return Outcome(
+                loss=weighted_sum(losses, shares) if losses else None,
+                outputs=state.outputs if keep_output else (),
+                input_grads=state.input_grads,
+                timeline=state.record.timeline(),
+            )
+        finally:
+            state.drop()
+
+    def forward(
+        self,
+        executable: Executable,
+        batches: MicroBatches,
+        *,
+        seed: int,
+        step: int,
+        keeps_graph: bool,
+    ) -> Call:
+        """The forwards of a batch.
+
+        Args:
+            executable: forwards only.
+            batches: the inputs.
+            seed: base of the random numbers.
+            step: number of the step; with `seed` it decides the random numbers.
+            keeps_graph: whether `Call.backward` will follow.
+
+        Raises:
+            ScheduleError: if the programs are for another number of micro-batches.
+        """
+        state = self._begin(
+            executable, batches, seed, step, keeps_graph=keeps_graph, loss=None, keep=True
+        )
+        try:
+            self._launch(executable, state)
+            state.statistics.commit()
+        except BaseException:
+            state.drop()
+            raise
+        return Call(self, state)
+
+    def _begin(
+        self,
+        executable: Executable,
+        batches: MicroBatches,
+        seed: int,
+        step: int,
+        *,
+        keeps_graph: bool,
+        loss: LossTask | None,
+        keep: bool,
+    ) -> Step:
+        if executable.micro_batches != batches.count:
+            raise ScheduleError(
+                f"the schedule is for {executable.micro_batches} micro-batches, "
+                f"the batch is cut into {batches.count}"
+            )
+        caller = CallerState.now({lane.device.type for lane in self._lanes}, grad=keeps_graph)
+        return Step(
+            self._layout,
+            self._runners,
+            batches.inputs,
+            caller,
+            [runner.weights.new_leaves(keeps_graph) for runner in self._runners],
+            key=step_key(seed, step),
+            keeps_graph=keeps_graph,
+            loss=loss,
+            keeps_output=keep,
+        )
+
+    def _launch(self, executable: Executable, state: Step) -> None:
+        """Run all ranks, with the stages bound to the user's modules as they are now."""
+        state.transport = self._backend.transport(executable.routes)
+        state.record = Record(len(executable.ranks))
+        mains = [partial(run_rank, r, ran, state) for r, ran in enumerate(executable.ranks)]
+        waits = [lane for lane in self._lanes if not lane.is_synchronous]
+        for runner in self._runners:
+            runner.weights.follow()
+        for lane in waits:
+            lane.begin([tensor for given in state.inputs for tensor in given])
+        try:
+            self._backend.launch(mains, state.transport, state.caller.enter)
+        finally:
+            for lane in waits:
+                lane.finish(_handed_out(state))
+            for runner in self._runners:
+                runner.weights.write_back()
+
+    def _backward(self, executable: Executable, state: Step) -> None:
+        self._launch(executable, state)
+        if not state.inputs_only:
+            add_up(self._tied, state.leaves)
+
+
+class Call:
+    """The forwards of a batch, with what their backwards need; it is freed when this is dropped.
+
+    Attributes:
+        outputs: per micro-batch, the output leaves; ``requires_grad`` says which of their tensors
+            can be given a gradient.
+    """
+
+    def __init__(self, runtime: Runtime, state: Step) -> None:
+        self._runtime = runtime
+        self._state: Step | None = state if state.keeps_graph else None
+        self.outputs: Sequence[Sequence[Any]] = state.outputs
+        if not state.keeps_graph:
+            state.frames = []
+
+    def backward(
+        self,
+        executable: Executable,
+        output_grads: Sequence[Sequence[Gradients]],
+        *,
+        inputs_only: bool = False,
+    ) -> Sequence[Sequence[Gradients]]:
+        """Run the backwards: per micro-batch, the gradients of the placeholders.
+
+        Args:
+            executable: backwards only.
+            output_grads: per micro-batch, a gradient or None for every output leaf.
+            inputs_only: compute no parameter's gradient.
+
+        Raises:
+            ExecutionError: if they ran before, or nothing was kept for them.
+        """
+        state, self._state = self._state, None
+        if state is None:
+            raise ExecutionError(
+                "there is nothing to run backward through: it has run already, or the call was made "
+                "without grad mode"
+            )
+        state.inputs_only = inputs_only
+        state.output_grads = list(output_grads)
+        try:
+            self._runtime._backward(executable, state)
+            return state.input_grads
+        finally:
+            state.drop()
+
+
+def _handed_out(state: Step) -> list[Tensor]:
+    """The tensors that the caller will read."""
+    values = [*state.losses, *(leaf for leaves in state.outputs for leaf in leaves)]
+    values += [grad for grads in state.input_grads for grad in grads]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _file_of(stage: Any) -> str:
+    name: str = type(stage).forward.__code__.co_filename
+    return name

@@ -1,0 +1,132 @@
+"""`Step`: all the state of one step, or of the two halves of one differentiable call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fxpipe.ir.action import Action
+from fxpipe.ir.signature import CallSignature
+from fxpipe.ir.spec import ValueSpec
+from fxpipe.ir.stage import StageGraph, StageProgram
+from fxpipe.runtime.activations import Frame
+from fxpipe.runtime.backend import Transport
+from fxpipe.runtime.batch_norm import Statistics
+from fxpipe.runtime.loss import LossTask
+from fxpipe.runtime.notes import add_notes
+from fxpipe.runtime.recompute import Recompute
+from fxpipe.runtime.record import Record
+from fxpipe.runtime.stage import StageRunner
+from fxpipe.runtime.surroundings import CallerState
+from fxpipe.runtime.values import Gradients, wanted_gradients
+from fxpipe.runtime.weights import Leaves
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What all steps of a pipeline have in common."""
+
+    signature: CallSignature
+    graph: StageGraph
+    programs: tuple[StageProgram, ...]
+    files: tuple[str, ...]
+    """Name of each stage's source in tracebacks."""
+    output_specs: tuple[ValueSpec, ...]
+    """Of the model's output leaves."""
+    recompute: Recompute
+
+    def output_leaves(self, returned: Sequence[Any]) -> list[Any]:
+        """The model's output leaves: what the last stage returned, and constants."""
+        values = iter(returned)
+        return [
+            self.graph.constants[at] if name is None else next(values)
+            for at, name in enumerate(self.graph.outputs)
+        ]
+
+    def unflatten(self, leaves: list[Any]) -> Any:
+        """The model's result."""
+        return self.signature.output.unflatten(leaves)
+
+    def output_marks(self, at: int) -> tuple[bool, ...]:
+        """For each tensor of an output leaf, whether it requires grad."""
+        return wanted_gradients(self.output_specs[at])
+
+
+class Step:
+    """The state of one step.
+
+    Attributes:
+        layout: what all steps have in common.
+        caller: the calling thread's state.
+        inputs: per micro-batch, a tensor for every placeholder.
+        keeps_graph: whether backwards will follow.
+        key: of the step's random numbers.
+        loss: what to differentiate; None in a call, whose caller brings the gradients of the outputs.
+        keeps_output: whether outputs are kept.
+        frames: per stage and micro-batch, what the stage holds.
+        leaves: per stage, what it reads in place of parameters that other stages read too.
+        statistics: what deferred batch norms have seen.
+        losses: per micro-batch, not weighted.
+        outputs: per micro-batch, the output leaves, sealed.
+        output_grads: per micro-batch, the gradients of the output leaves.
+        input_grads: per micro-batch, the gradients of the placeholders.
+        inputs_only: whether backward computes the inputs' gradients and no parameter's.
+        transport: ways between ranks, new for each launch.
+        record: when what was computed, new for each launch.
+    """
+
+    transport: Transport
+    record: Record
+
+    def __init__(
+        self,
+        layout: Layout,
+        runners: Sequence[StageRunner],
+        inputs: Sequence[Sequence[Tensor]],
+        caller: CallerState,
+        leaves: Sequence[Leaves],
+        *,
+        key: int,
+        keeps_graph: bool,
+        loss: LossTask | None = None,
+        keeps_output: bool = True,
+    ) -> None:
+        self.layout = layout
+        self.caller = caller
+        self.inputs = inputs
+        self.keeps_graph = keeps_graph
+        self.key = key
+        self.loss = loss
+        self.keeps_output = keeps_output
+        self.leaves = leaves
+        self.statistics = Statistics()
+        self.inputs_only = False
+        count = len(inputs)
+        self.frames: list[list[Frame]] = [
+            [runner.new_frame() for _ in range(count)] for runner in runners
+        ]
+        self.losses: list[Tensor | None] = [None] * count
+        self.outputs: list[list[Any]] = [[] for _ in range(count)]
+        self.output_grads: list[Sequence[Gradients]] = [()] * count
+        self.input_grads: list[list[Gradients]] = [[None] * len(given) for given in inputs]
+
+    def reruns(self, micro_batch: int) -> bool:
+        """Whether the forward of a micro-batch keeps only its inputs."""
+        return self.layout.recompute.reruns(micro_batch, len(self.inputs))
+
+    def explain(self, error: BaseException, action: Action) -> None:
+        """Add to an exception where the pipeline was."""
+        add_notes(error, action, self.layout.programs, self.layout.files)
+
+    def drop(self) -> None:
+        """Let go of everything that was kept for backward."""
+        for frames in self.frames:
+            frames.clear()
+        self.inputs = ()
+        self.losses = []
+        self.outputs = []
+        self.output_grads = []
+        self.input_grads = []

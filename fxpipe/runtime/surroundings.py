@@ -1,0 +1,72 @@
+"""What of the caller's state belongs to a thread, and has to be entered on the threads of the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """An enabled autocast of a kind of device."""
+
+    device_type: str
+    dtype: torch.dtype
+    caches: bool
+
+
+@dataclass(frozen=True)
+class CallerState:
+    """Grad mode, inference mode and autocast of the thread that called the pipeline."""
+
+    grad: bool
+    inference: bool
+    autocasts: tuple[Autocast, ...]
+
+    @classmethod
+    def now(cls, device_types: Iterable[str], *, grad: bool) -> CallerState:
+        """The calling thread's state, as far as devices of these types are concerned.
+
+        Args:
+            device_types: ``"cpu"`` and the like.
+            grad: whether a graph is to be made, whatever the thread's grad mode is.
+        """
+        caches = torch.is_autocast_cache_enabled()
+        return cls(
+            grad,
+            torch.is_inference_mode_enabled(),
+            tuple(
+                Autocast(kind, torch.get_autocast_dtype(kind), caches)
+                for kind in sorted(set(device_types))
+                if torch.is_autocast_enabled(kind)
+            ),
+        )
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Grad mode and inference mode, on any thread; autocast is left to `autocast`."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for kind in ("cpu", *(one.device_type for one in self.autocasts)):
+                if torch.is_autocast_enabled(kind):  # the caller's own thread
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The autocasts, entered anew: their caches begin empty and are emptied at the end."""
+        return self._autocast() if self.autocasts else nullcontext()
+
+    @contextmanager
+    def _autocast(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for one in self.autocasts:
+                stack.enter_context(
+                    torch.autocast(one.device_type, one.dtype, cache_enabled=one.caches)
+                )
+            yield
+        # Inside the caller's own autocast the cache would live on, and with it this graph.
+        torch.clear_autocast_cache()

@@ -1,0 +1,97 @@
+"""Which modules of a stage run otherwise than the user wrote them, and how."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxpipe.ir.stage import RandomScope
+from fxpipe.runtime.keyed import DROPOUTS, KeyedMode, keyed_dropout
+from fxpipe.runtime.rng import CallCounter, StageKeys, mix, seeded_default
+from fxpipe.runtime.shells import Forward
+
+MakeForward = Callable[[nn.Module, Forward], Forward]
+
+
+def random_swaps(
+    model: nn.Module, scopes: Sequence[RandomScope], keys: StageKeys, device: torch.device
+) -> dict[nn.Module, MakeForward]:
+    """Module → its forward with keyed randomness.
+
+    A compiled block runs whole under one key: its own Python is not there to be swapped, and a
+    dispatch mode would make it run uncompiled without a word.
+    """
+    found: dict[nn.Module, MakeForward] = {}
+    for scope in scopes:
+        path = compiled_above(model, scope.path)
+        module = model.get_submodule(scope.path if path is None else path)
+        if module in found:
+            continue
+        if path is not None:
+            found[module] = _compiled(keys, keys.counter(path, scope.first_call), device)
+        elif type(module) in DROPOUTS:
+            found[module] = _dropout(keys, keys.counter(scope.path, scope.first_call))
+        else:
+            found[module] = _under_mode(keys, keys.counter(scope.path, scope.first_call))
+    return found
+
+
+def compiled_above(model: nn.Module, path: str) -> str | None:
+    """Path of the outermost compiled module on the way to `path`; None if there is none."""
+    for prefix in _prefixes(path):
+        if _is_compiled(model.get_submodule(prefix)):
+            return prefix
+    return None
+
+
+def _prefixes(path: str) -> Iterable[str]:
+    names = path.split(".") if path else []
+    return ("", *(".".join(names[: n + 1]) for n in range(len(names))))
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    # Whoever has a compiled module has imported this already; it takes seconds to import.
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    return compiler is not None and isinstance(module, compiler.OptimizedModule)
+
+
+def _dropout(keys: StageKeys, calls: CallCounter) -> MakeForward:
+    def make(shell: nn.Module, usual: Forward) -> Forward:
+        def forward(input: Tensor) -> Tensor:
+            scope = calls.next_scope()
+            if not shell.training:
+                unchanged: Tensor = usual(input)
+                return unchanged
+            return keyed_dropout(shell, input, mix(keys.scope(scope), 0))
+
+        return forward
+
+    return make
+
+
+def _under_mode(keys: StageKeys, calls: CallCounter) -> MakeForward:
+    def make(shell: nn.Module, usual: Forward) -> Forward:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with KeyedMode(keys.scope(calls.next_scope())):
+                return usual(*args, **kwargs)
+
+        return forward
+
+    return make
+
+
+def _compiled(keys: StageKeys, calls: CallCounter, device: torch.device) -> MakeForward:
+    def make(shell: nn.Module, usual: Forward) -> Forward:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with seeded_default(mix(keys.scope(calls.next_scope()), 0), device):
+                return usual(*args, **kwargs)
+
+        return forward
+
+    return make

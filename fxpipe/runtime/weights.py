@@ -1,0 +1,230 @@
+"""What a stage is bound to: the user's modules, parameters, buffers and constants.
+
+A stage reads the user's own objects, with two exceptions. Modules that hold something to be swapped
+(`fxpipe.runtime.swaps`) are called through shells. And a parameter that several stages read is, in
+each of them, a leaf of its own with the same memory, so that two threads never add to one gradient;
+the leaves' gradients are added to the parameter's at the end, in order of the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fxpipe.ir.stage import StageProgram
+from fxpipe.runtime.batch_norm import StageNorms, can_defer
+from fxpipe.runtime.keyed import KeyedMode
+from fxpipe.runtime.recompute import ChangedBuffers
+from fxpipe.runtime.rng import StageKeys
+from fxpipe.runtime.shells import Shells, Swap
+from fxpipe.runtime.swaps import random_swaps
+
+if TYPE_CHECKING:
+    from fxpipe.runtime.step import Step
+
+Load: TypeAlias = Callable[[StageProgram, Mapping[str, Any]], Any]
+"""`fxpipe.codegen.load.load`: a program and its bindings → an object with a ``forward``."""
+
+Leaves: TypeAlias = Mapping[Tensor, Tensor]
+"""Parameter read by several stages → the leaf that one stage reads in its place."""
+
+
+NO_LEAVES: Final[Leaves] = {}
+
+
+class StageWeights:
+    """Everything one stage is bound to.
+
+    Attributes:
+        module: the stage itself.
+        changed: the buffers its forward changes.
+        device: where it runs.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        program: StageProgram,
+        constants: Mapping[str, Any],
+        load: Load,
+        *,
+        device: torch.device,
+        tied: frozenset[Tensor] = frozenset(),
+        defers_norms: bool = True,
+    ) -> None:
+        self._model = model
+        self._program = program
+        self._device = device
+        self._tied = tied
+        self._keys = StageKeys()
+        self._norms = StageNorms()
+        self._draws = bool(program.random) or program.needs_keys
+        called = [model.get_submodule(path) for path in program.modules.values()]
+        self._deferred = _deferred_norms(called) if defers_norms else []
+        self._shells = Shells(self._swaps(called, device))
+        self.module = load(program, self._bindings(constants, device))
+        self._attributes: MutableMapping[str, Any] = self.module.__dict__
+        self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
+        self._replaced = [at for at, name in program.tensors.items() if name in program.buffers]
+        self.changed = ChangedBuffers(list(self._changed_places()))
+        self._leaves: Leaves = NO_LEAVES
+
+    # ---- made once -------------------------------------------------------------------------------
+
+    def _swaps(self, called: Sequence[nn.Module], device: torch.device) -> dict[nn.Module, Swap]:
+        forwards = {norm: self._norms.defer(norm) for norm in self._deferred}
+        forwards.update(random_swaps(self._model, self._program.random, self._keys, device))
+        owners = {
+            module
+            for root in called
+            for module in root.modules()
+            if any(parameter in self._tied for parameter in module._parameters.values())
+        }
+        return {
+            module: Swap(forwards.get(module), module in owners)
+            for module in (*forwards, *(owner for owner in owners if owner not in forwards))
+        }
+
+    def _bindings(self, constants: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+        program, model = self._program, self._model
+        found: dict[str, Any] = {"keyed": self._keyed, "device": device}
+        for local, path in program.modules.items():
+            found[local] = self._shells.of(model.get_submodule(path))
+        for local, name in program.tensors.items():
+            holder, key = owner_of(model, name)
+            found[local] = holder[key]
+        for local, constant in program.constants.items():
+            named = isinstance(constant, str) and constant in constants
+            found[local] = constants[constant] if named else constant  # type: ignore[index]
+        return found
+
+    def _keyed(self, scope: str, first_draw: int) -> KeyedMode:
+        return KeyedMode(self._keys.scope(scope), first_draw)
+
+    def _changed_places(self) -> Iterator[list[tuple[MutableMapping[str, Any], str]]]:
+        deferred = {id(norm._buffers) for norm in self._deferred}
+        for name in self._program.buffers:
+            holder, key = owner_of(self._model, name)
+            if id(holder) not in deferred:
+                here = [local for local, read in self._program.tensors.items() if read == name]
+                yield [(holder, key), *((self._attributes, local) for local in here)]
+
+    # ---- per step --------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Take over what the user has changed since the last step."""
+        for shell in self._shells:
+            shell.follow()
+        self._read(NO_LEAVES)
+
+    def write_back(self) -> None:
+        """Give the user's modules what forwards have written on their shells; drop the step's leaves."""
+        if self._leaves is not NO_LEAVES:
+            self._read(NO_LEAVES)
+        for shell in self._shells:
+            shell.write_back()
+
+    def new_leaves(self, keeps_graph: bool) -> Leaves:
+        """A leaf for each parameter that other stages read too: with the same memory, if it is here."""
+        if not self._tied:
+            return NO_LEAVES
+        return {
+            parameter: nn.Parameter(parameter.detach().to(self._device), parameter.requires_grad)
+            for parameter in self._tied
+            if (keeps_graph and parameter.requires_grad) or parameter.device != self._device
+        }
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers that the stage reads."""
+        found: dict[Tensor, None] = {}
+        for path in self._program.modules.values():
+            module = self._model.get_submodule(path)
+            found.update(dict.fromkeys((*module.parameters(), *module.buffers())))
+        for holder, key in self._tensors.values():
+            found[holder[key]] = None
+        return list(found)
+
+    def _read(self, leaves: Leaves) -> None:
+        """Let the stage read these leaves in place of their parameters."""
+        self._leaves = leaves
+        for shell in self._shells:
+            own = shell.module._parameters
+            if own is not shell.user._parameters:
+                own.clear()
+                for name, parameter in shell.user._parameters.items():
+                    own[name] = _leaf(leaves, parameter)
+        for local, (holder, key) in self._tensors.items():
+            self._attributes[local] = _leaf(leaves, holder[key])
+
+    # ---- per micro-batch -------------------------------------------------------------------------
+
+    def begin(self, step: Step, micro_batch: int, *, is_rerun: bool) -> None:
+        """Set keys, statistics, leaves and buffers for a forward."""
+        leaves = step.leaves[self._program.stage]
+        if leaves is not self._leaves:
+            self._read(leaves)
+        if self._draws:
+            self._keys.begin(step.key, micro_batch)
+        if self._deferred:
+            self._norms.begin(None if is_rerun else step.statistics, micro_batch)
+        if not is_rerun:
+            for local in self._replaced:
+                holder, key = self._tensors[local]
+                self._attributes[local] = holder[key]
+
+
+def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str]:
+    """The dictionary that holds a parameter or buffer of the model, and its key there.
+
+    Raises:
+        AttributeError: if the model has no tensor of that name.
+    """
+    path, _, key = name.rpartition(".")
+    module = model.get_submodule(path)
+    for holder in (module._parameters, module._buffers):
+        if key in holder:
+            return holder, key
+    return module.__dict__, key
+
+
+def _deferred_norms(called: Iterable[nn.Module]) -> list[nn.Module]:
+    found = {module: None for root in called for module in root.modules() if can_defer(module)}
+    return list(found)
+
+
+def _leaf(leaves: Leaves, parameter: Any) -> Any:
+    return leaves.get(parameter, parameter) if isinstance(parameter, Tensor) else parameter
+
+
+def tied_parameters(
+    model: nn.Module, programs: Sequence[StageProgram]
+) -> dict[Tensor, tuple[int, ...]]:
+    """Parameters that more than one stage reads, with these stages."""
+    readers: dict[Tensor, dict[int, None]] = {}
+    for program in programs:
+        for path in program.modules.values():
+            for parameter in model.get_submodule(path).parameters():
+                readers.setdefault(parameter, {})[program.stage] = None
+        for name in program.tensors.values():
+            holder, key = owner_of(model, name)
+            if isinstance(holder[key], nn.Parameter):
+                readers.setdefault(holder[key], {})[program.stage] = None
+    return {
+        parameter: tuple(sorted(stages)) for parameter, stages in readers.items() if len(stages) > 1
+    }
+
+
+def add_up(tied: Mapping[Tensor, Sequence[int]], leaves: Sequence[Leaves]) -> None:
+    """Add what the stages' leaves have accumulated to the parameters' gradients, in stage order.
+
+    It goes through autograd, so that hooks of the parameters are called.
+    """
+    for parameter, stages in tied.items():
+        for stage in stages:
+            leaf = leaves[stage].get(parameter)
+            if leaf is not None and leaf.grad is not None:
+                grad, leaf.grad = leaf.grad, None
+                torch.autograd.backward((parameter,), (grad.to(parameter.device),))
