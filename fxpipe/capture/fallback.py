@@ -37,11 +37,13 @@ class Decisions:
         leaves: path → why, for modules kept whole.
         inside: path → why, for leaves that are looked into.
         whole_root: whether the model itself may become a leaf (it is a layer of torch.nn).
+        watch_random: whether to find out which module draws from ``random`` or NumPy.
     """
 
     leaves: dict[str, Fallback] = field(default_factory=dict)
     inside: dict[str, Fallback] = field(default_factory=dict)
     whole_root: bool = False
+    watch_random: bool = False
 
     def learn(self, reason: Fallback, is_layer: bool) -> None:
         """Take a `Fallback` into account.

@@ -12,6 +12,7 @@ from fxpipe import ops
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.fallback import KeepWhole, LookInside
 from fxpipe.capture.leaves import leaf_reason
+from fxpipe.capture.restore import python_random
 from fxpipe.capture.spans import (
     Frame,
     changed_argument,
@@ -42,6 +43,7 @@ class Modules:
         self.spans: list[Span | None] = []
         self.leaf: str | None = None
         self._calls: dict[str, int] = {}
+        self._random = python_random()
         self._paths = {id(module): path for path, module in recorder.model.named_modules()}
 
     def call(
@@ -97,6 +99,7 @@ class Modules:
                 result = self._recorder.run_leaf(module, run, args, kwargs)
         finally:
             self.leaf = None
+        self._random = python_random() if self._recorder.decisions.watch_random else ()
         changed = changed_argument(objects)
         if changed is not None:
             reason = f"it changes a {type(changed).__name__} that it is handed"
@@ -117,15 +120,27 @@ class Modules:
 
     def _span(self, frame: Frame, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._recorder.paused():
+            self._check_random()
             self._open(frame, args, kwargs)
         self._script.frames.append(frame)
         try:
             result = run(*args, **kwargs)
+            self._check_random()
         finally:
             self._script.frames.pop()
         with self._recorder.paused():
             self._close(frame, result)
         return result
+
+    def _check_random(self) -> None:
+        """Refuse draws from ``random`` or NumPy in the module call in progress."""
+        if not self._recorder.decisions.watch_random or not self._script.frames:
+            return
+        if python_random() != self._random:
+            raise self._recorder.keep_whole(
+                "its Python code draws from random or numpy.random, which a recording would freeze "
+                "(an option such as layerdrop=0 or apply_spec_augment=False switches it off)"
+            )
 
     def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         frame.objects = mutable_arguments((args, kwargs))

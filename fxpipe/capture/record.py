@@ -18,7 +18,7 @@ from fxpipe.capture.fallback import Decisions, Fallback
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
-from fxpipe.capture.restore import ModelState, Modes, Randomness
+from fxpipe.capture.restore import ModelState, Modes, Randomness, python_random
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.spans import close_spans
 from fxpipe.capture.values import Dependence
@@ -38,6 +38,8 @@ class Recording:
         inputs: the leaves themselves.
         outputs: the output leaves, in order of the output node's tuple.
         layout: of the result.
+        drew_python: whether ``random`` or NumPy's generator was used.
+        values: node name → copies of the tensors in its value, if they were kept.
     """
 
     graph: torch.fx.Graph
@@ -47,6 +49,8 @@ class Recording:
     inputs: list[Any]
     outputs: list[Any]
     layout: Layout
+    drew_python: bool
+    values: dict[str, Any]
 
 
 def record(
@@ -63,16 +67,26 @@ def record(
     """
     for _ in range(_RESTARTS):
         try:
-            return record_once(model, leaves, layout, decisions, mode)
+            recording = record_once(model, leaves, layout, decisions, mode)
+            if not recording.drew_python or decisions.watch_random:
+                return recording
+            decisions.watch_random = True
         except Fallback as reason:
             decisions.learn(reason, is_layer(model.get_submodule(reason.path)))
     raise CaptureError(f"recording was started {_RESTARTS} times and came to no end")
 
 
 def record_once(
-    model: nn.Module, leaves: Sequence[Any], layout: Layout, decisions: Decisions, mode: str
+    model: nn.Module,
+    leaves: Sequence[Any],
+    layout: Layout,
+    decisions: Decisions,
+    mode: str,
+    keep_values: bool = False,
 ) -> Recording:
     """A recording under fixed decisions; the model and all generators are left as they were.
+
+    `keep_values`: keep a copy of the value of every node.
 
     Raises:
         Fallback: if another decision is needed.
@@ -91,10 +105,22 @@ def record_once(
         placeholders = _placeholders(recorder, model, given, layout)
         if isinstance(recorder, FakeRecorder):
             recorder.inputs = _by_placeholder(placeholders, leaves)
+        recorder.script.kept = {} if keep_values else None
+        before = python_random()
         outputs, result = _run(recorder, model, layout.unflatten(given))
-    spans = close_spans(recorder.modules.spans, recorder.script.graph)
+        drew = python_random() != before
     script = recorder.script
-    return Recording(script.graph, spans, script.constants, placeholders, given, outputs, result)
+    return Recording(
+        graph=script.graph,
+        spans=close_spans(recorder.modules.spans, script.graph),
+        constants=script.constants,
+        placeholders=placeholders,
+        inputs=given,
+        outputs=outputs,
+        layout=result,
+        drew_python=drew,
+        values=script.kept or {},
+    )
 
 
 def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], Layout]:

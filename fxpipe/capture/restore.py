@@ -53,14 +53,6 @@ class Randomness:
         self._numpy = np.random.get_state()
         return self
 
-    def python_drew(self) -> bool:
-        """Whether ``random`` or NumPy's generator was used since."""
-        now, then = np.random.get_state(legacy=False), self._numpy
-        assert isinstance(now, dict)
-        state = now["state"]
-        moved = state["pos"] != then[2] or not np.array_equal(state["key"], then[1])
-        return moved or random.getstate() != self._python
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -72,6 +64,18 @@ class Randomness:
             torch.cuda.set_rng_state_all(self._cuda)
         random.setstate(self._python)
         np.random.set_state(self._numpy)
+
+
+def python_random() -> tuple[Any, ...]:
+    """The states of ``random`` and of NumPy's generator, comparable with ``==``."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    return random.getstate(), kind, bytes(np.asarray(keys).data), position, has_gauss, gauss
+
+
+def random_states() -> tuple[Any, ...]:
+    """The states of all default generators, one after another."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return (torch.get_rng_state(), *cuda, str(python_random()))
 
 
 class ModelState:

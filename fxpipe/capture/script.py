@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxpipe.capture.containers import tensors
 from fxpipe.capture.naming import candidate, safe
 from fxpipe.capture.sources import Sources
 from fxpipe.capture.spans import Frame
@@ -29,6 +30,7 @@ class Script:
         regions: ids of the autocast and grad-mode regions in progress.
         tensor_names: id of every parameter and buffer → its name.
         buffer_names: storage key of every buffer → its name.
+        kept: node name → a copy of its value, if values are to be kept; None if not.
     """
 
     def __init__(self, names: dict[int, str], buffers: dict[int, str]) -> None:
@@ -41,6 +43,7 @@ class Script:
         self.sources = Sources()
         self.tensor_names = names
         self.buffer_names = buffers
+        self.kept: dict[str, Any] | None = None
         self._attributes: dict[str, torch.fx.Node] = {}
         self._constant_of: dict[int, str] = {}
         self._next_draw: dict[str, int] = {}
@@ -85,6 +88,8 @@ class Script:
         name = candidate(op, target)
         node = self.graph.create_node(op, target, args, kwargs or {}, name=name)
         self.body.append(node.name)
+        if self.kept is not None:
+            self.kept[node.name] = [tensor.detach().clone() for tensor in tensors(value)]
         effects = effects or Effects()
         source = self.sources.here()
         self._describe(node, value, effects, source)

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from fxpipe.capture.batch import Batch, find_batch, resized
 from fxpipe.capture.fallback import Decisions, KeepWhole
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
-from fxpipe.capture.record import Recording, record
+from fxpipe.capture.record import Recording, record, record_once
 from fxpipe.capture.results import output_leaves
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.specs import tensor_spec
 from fxpipe.capture.unify import unify
+from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture, LeafReport
 from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
@@ -57,8 +59,8 @@ def trace(
     if mode not in ("auto", "real", "fake"):
         raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
     call = _Call(model, *flatten((tuple(args), dict(kwargs or {}))))
-    capture = replace(_cascade(call, mode), situation=situation_of(model, args, kwargs))
-    return capture
+    capture = _cascade(call, mode, verify)
+    return replace(capture, situation=situation_of(model, args, kwargs))
 
 
 @dataclass
@@ -70,43 +72,45 @@ class _Call:
     layout: Layout
 
     @property
+    def has_no_data(self) -> bool:
+        """Whether the model or its inputs are on the meta device."""
+        held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
+        return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
+
+    @property
     def batch(self) -> Batch | None:
         return find_batch(self.leaves)
 
 
-def _cascade(call: _Call, mode: str) -> Capture:
+def _cascade(call: _Call, mode: str, verify: bool) -> Capture:
     """The first capture that comes about.
 
     Raises:
         CaptureError: the first mode's, with a note of what the other one said.
     """
     if mode != "auto":
-        return _capture(call, mode)
-    first, second = ("real", "fake") if _runs_on_data(call.model) else ("fake", "real")
+        return _capture(call, mode, verify)
+    first, second = ("real", "fake") if not call.has_no_data and _is_affordable(call.model) else ("fake", "real")
     try:
-        return _capture(call, first)
+        return _capture(call, first, verify)
     except CaptureError as error:
-        if first == "fake" and any(p.is_meta for p in call.model.parameters()):
+        if call.has_no_data:
             raise
         try:
-            return _capture(call, second)
+            return _capture(call, second, verify)
         except CaptureError as other:
             error.add_note(f"A {second} run fails as well: {other}")
         raise
 
 
-def _runs_on_data(model: nn.Module) -> bool:
-    parameters = list(model.parameters())
-    return (
-        not any(parameter.is_meta for parameter in parameters)
-        and sum(parameter.numel() for parameter in parameters) < _MANY_PARAMETERS
-    )
+def _is_affordable(model: nn.Module) -> bool:
+    return sum(parameter.numel() for parameter in model.parameters()) < _MANY_PARAMETERS
 
 
-def _capture(call: _Call, mode: str) -> Capture:
+def _capture(call: _Call, mode: str, verify: bool) -> Capture:
     decisions = Decisions(whole_root=is_layer(call.model))
     recording, outputs, rows = _record_both(call, decisions, mode)
-    return Capture(
+    capture = Capture(
         graph=recording.graph,
         spans=recording.spans,
         signature=_signature(call, recording, outputs),
@@ -117,6 +121,15 @@ def _capture(call: _Call, mode: str) -> Capture:
         batch_size=rows,
         leaves=_reports(call.model, decisions),
     )
+    if verify and not call.has_no_data:
+        verify_capture(capture, call.model, call.leaves, call.layout, lambda: _replay(call, decisions))
+    return capture
+
+
+def _replay(call: _Call, decisions: Decisions) -> Mapping[str, Any]:
+    """The value of every node in a run on the example's data."""
+    once = record_once(call.model, call.leaves, call.layout, decisions, "real", keep_values=True)
+    return once.values
 
 
 def _record_both(
