@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import keyword
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,10 @@ _BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
     immutable_list: ("[", "]"),
     set: ("{", "}"),
 }
+
+
+def _is_word(key: str) -> bool:
+    return key.isidentifier() and not keyword.iskeyword(key)
 
 
 class Arguments:
@@ -79,7 +84,7 @@ class Arguments:
     def call(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
         """What stands between ``(`` and ``)`` of a call."""
         parts = [self.text(argument) for argument in args]
-        further = {key: value for key, value in kwargs.items() if not key.isidentifier()}
+        further = {key: value for key, value in kwargs.items() if not _is_word(key)}
         for key, value in kwargs.items():
             if key not in further:
                 parts.append(f"{key}={self._keyword(key, value)}")

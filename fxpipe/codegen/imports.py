@@ -59,10 +59,13 @@ class Imports:
         if not isinstance(short, str):
             return None
         for prefix, space, line in _SPACES:
-            if getattr(space, short, None) is target:
+            known = short.removeprefix(
+                prefix.rpartition(".")[2] + "_"
+            )  # torch.fft.fft is "fft_fft"
+            if getattr(space, known, None) is target:
                 if line:
                     self.add(line)
-                return f"{prefix}.{short}" if prefix else short
+                return f"{prefix}.{known}" if prefix else known
         return self._qualified(target)
 
     def _qualified(self, target: Any) -> str | None:
