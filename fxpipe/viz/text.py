@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tabulate import tabulate
 
@@ -116,8 +116,8 @@ def _crossing_cells(graph: StageGraph, stage: int) -> dict[str, str]:
     return {"in": bytes_text(near) if near else "", "by portal": far}
 
 
-def rank_table(timeline: Timeline) -> str:
-    """A line per rank: busy, idle, what it keeps for backward at its peak."""
+def rank_table(timeline: Timeline, kept_as: Callable[[int], str] = bytes_text) -> str:
+    """A line per rank: busy, idle, what it keeps for backward at its peak (written by `kept_as`)."""
     makespan = timeline.makespan
     rows = []
     for rank in range(timeline.num_ranks):
@@ -129,7 +129,7 @@ def rank_table(timeline: Timeline) -> str:
             "idle share": f"{(makespan - busy) / makespan:.1%}" if makespan else "",
         }
         if timeline.peak_bytes:
-            row["kept at peak"] = bytes_text(timeline.peak_bytes[rank])
+            row["kept at peak"] = kept_as(timeline.peak_bytes[rank])
         rows.append(row)
     return _table(rows)
 

@@ -1,0 +1,84 @@
+"""``fxpipe plan``: cut a model into stages and predict a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fxpipe.cli.arguments import (
+    Chunks,
+    Costs,
+    Cuts,
+    Devices,
+    Evaluation,
+    High,
+    Inputs,
+    Load,
+    Mode,
+    Model,
+    ScheduleName,
+    Seed,
+    Stages,
+)
+from fxpipe.cli.example import load_example
+from fxpipe.cli.line import make_line, predict
+from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.schedules import read_schedule
+from fxpipe.cli.show import step_line, write
+from fxpipe.ir.serial import to_json
+from fxpipe.viz.text import rank_table
+
+EXAMPLES = """\b
+Examples:
+fxpipe plan my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8
+fxpipe plan my:model --stages 4 --cuts encoder.2,decoder.0,decoder.2 --save plan.json
+fxpipe plan my:model --load plan.json --schedule gpipe
+"""
+
+
+def plan(
+    model: Model,
+    inputs: Inputs = None,
+    devices: Devices = "2",
+    stages: Stages = None,
+    chunks: Chunks = None,
+    cuts: Cuts = "",
+    schedule: ScheduleName = "1f1b",
+    costs: Costs = "measure",
+    load: Load = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Write the plan to this file.", show_default=False),
+    ] = None,
+    high: High = 2,
+    seed: Seed = 0,
+    evaluation: Evaluation = False,
+    mode: Mode = "auto",
+) -> None:
+    """Cut a model into stages: what each weighs, takes and keeps, and the step it would make.
+
+    The inputs describe a batch; times and bytes are those of one of its micro-batches.
+    """
+    names = device_names(devices)
+    example = load_example(model, inputs, high, seed, evaluation)
+    count = chunk_count(chunks, len(names), example.rows())
+    made = make_line(
+        example,
+        stages=stage_count(stages, len(names)),
+        chunks=count,
+        cuts=cuts,
+        load=load,
+        costs=costs,
+        mode=mode,
+    )
+    timeline = predict(
+        made.graph, made.stage_costs(), read_schedule(schedule), cluster_of(names), count
+    )
+    typer.echo(f"{made.capture}\n{made.costs}\n")
+    typer.echo(f"{made.table(len(names))}\n")
+    typer.echo(rank_table(timeline))
+    typer.echo(f"\n{schedule}, {count} micro-batches, predicted: {step_line(timeline)}")
+    if save is not None:
+        write(save, to_json(made.plan))

@@ -1,0 +1,63 @@
+"""Devices, ranks and counts as the command line takes them."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from fxpipe.ir.cluster import Cluster
+
+MICRO_BATCHES_PER_RANK = 4
+
+
+def device_names(text: str) -> list[str]:
+    """``"2"`` → two CPU workers; ``"cuda:0,cuda:1"`` → these.
+
+    Raises:
+        typer.BadParameter: if there is no device in it.
+    """
+    if text.strip().isdigit():
+        names = ["cpu"] * int(text)
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter(
+            f"{text!r} names no device: expected a number, or names with commas"
+        )
+    return names
+
+
+def stage_count(stages: int | None, ranks: int) -> int:
+    """Stages asked for, or one per rank.
+
+    Raises:
+        typer.BadParameter: if a rank would have no stage.
+    """
+    count = ranks if stages is None else stages
+    if count < ranks:
+        raise typer.BadParameter(f"{count} stages for {ranks} devices: a device would have none")
+    return count
+
+
+def chunk_count(chunks: int | None, ranks: int, rows: int | None = None) -> int:
+    """Micro-batches asked for, or four per rank; not more than there are rows.
+
+    Raises:
+        typer.BadParameter: if it is not positive.
+    """
+    count = MICRO_BATCHES_PER_RANK * ranks if chunks is None else chunks
+    if count < 1:
+        raise typer.BadParameter(f"at least one micro-batch is needed, got {count}")
+    return count if rows is None else min(count, rows)
+
+
+def cluster_of(names: list[str]) -> Cluster:
+    """The cluster of these devices: CPU workers beyond the cores share them, links are free."""
+    if set(names) != {"cpu"}:
+        return Cluster(len(names))
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    speeds = tuple(min(1.0, cores / busy) for busy in range(1, len(names) + 1))
+    return Cluster(len(names), speeds=speeds)

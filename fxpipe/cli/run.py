@@ -1,0 +1,121 @@
+"""``fxpipe run``: some steps of a pipeline, measured beside predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import fxpipe
+from fxpipe.cli.arguments import (
+    Chunks,
+    Cuts,
+    Devices,
+    High,
+    Inputs,
+    Load,
+    Mode,
+    Model,
+    ScheduleName,
+    Seed,
+    Stages,
+)
+from fxpipe.cli.example import load_example
+from fxpipe.cli.line import predict, split_names
+from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.schedules import read_schedule
+from fxpipe.cli.show import step_line, write
+from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.serial import from_json
+from fxpipe.ir.timeline import Timeline
+from fxpipe.viz.chrome import chrome_trace
+from fxpipe.viz.text import compare_table
+from fxpipe.viz.timeline_svg import timeline_svg
+from fxpipe.viz.units import seconds_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+EXAMPLES = """\b
+Examples:
+fxpipe run my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8 --out unet_run
+"""
+
+
+def run(
+    model: Model,
+    inputs: Inputs = None,
+    steps: Annotated[int, typer.Option("--steps", "-n", min=1, help="Number of steps.")] = 5,
+    devices: Devices = "2",
+    stages: Stages = None,
+    chunks: Chunks = None,
+    cuts: Cuts = "",
+    load: Load = None,
+    schedule: ScheduleName = "1f1b",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the timelines.", show_default=False),
+    ] = None,
+    high: High = 2,
+    seed: Seed = 0,
+    mode: Mode = "auto",
+) -> None:
+    """Run some steps with a made-up loss, and compare the fastest with its prediction.
+
+    The loss is the mean square of all floating outputs; nothing is optimised.
+    """
+    names = device_names(devices)
+    example = load_example(model, inputs, high, seed, evaluation=False)
+    count = chunk_count(chunks, len(names), example.rows())
+    num_stages = stage_count(stages, len(names))
+    if num_stages % len(names):
+        raise typer.BadParameter(f"{num_stages} stages do not divide over {len(names)} devices")
+    order = read_schedule(schedule)
+    saved = from_json(load.read_text(encoding="utf-8"), PartitionPlan) if load is not None else None
+    with fxpipe.compile(
+        example.model,
+        devices=names,
+        chunks=count,
+        example_args=example.args,
+        example_kwargs=example.kwargs,
+        cuts=saved or split_names(cuts),
+        stages_per_rank=num_stages // len(names),
+        schedule=order,
+        capture=mode,
+    ) as pipe:
+        timelines = []
+        for step in range(steps):
+            result = pipe.step(*example.args, loss_fn=_loss, keep_output=False, **example.kwargs)
+            pipe.zero_grad()
+            timelines.append(result.timeline)
+            took = seconds_text(result.timeline.makespan)
+            typer.echo(f"step {step}: loss {float(result.loss):.6g}, {took}")
+        measured = min(timelines, key=lambda timeline: timeline.makespan)
+        drawn: tuple[Timeline, ...] = (measured,)
+        costs, plan, graph = pipe.costs, pipe.plan, pipe.stage_graph
+    if costs is not None:
+        stage_costs = [costs.over(plan.nodes_of(stage)) for stage in range(num_stages)]
+        predicted = predict(graph, stage_costs, order, cluster_of(names), count)
+        typer.echo(f"\n{compare_table(predicted, measured)}\n")
+        drawn = (predicted, measured)
+    typer.echo(f"{schedule}, {count} micro-batches, measured: {step_line(measured)}")
+    if out is not None:
+        write(out / "timeline.svg", timeline_svg(*drawn))
+        write(out / "timeline.json", chrome_trace(measured))
+
+
+def _loss(output: Any, target: Any) -> Tensor:
+    """The sum of the mean squares of all floating tensors of a result."""
+    import torch
+
+    from fxpipe.capture.signature import flatten
+
+    leaves = [leaf for leaf in flatten(output)[0] if isinstance(leaf, torch.Tensor)]
+    squares = [leaf.float().pow(2).mean() for leaf in leaves if leaf.is_floating_point()]
+    if not squares:
+        raise fxpipe.ExecutionError(
+            "the model has no floating output: there is nothing to learn from"
+        )
+    return torch.stack(squares).sum()

@@ -1,0 +1,125 @@
+"""``fxpipe simulate``: the timeline of a schedule, with or without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fxpipe.cli.arguments import (
+    Chunks,
+    Costs,
+    Cuts,
+    Devices,
+    Evaluation,
+    High,
+    Inputs,
+    Load,
+    Mode,
+    ScheduleName,
+    Seed,
+    Stages,
+)
+from fxpipe.cli.example import load_example
+from fxpipe.cli.line import make_line, predict
+from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.schedules import read_schedule
+from fxpipe.cli.show import step_line, write
+from fxpipe.ir.cluster import Cluster
+from fxpipe.ir.cost import StageCost
+from fxpipe.ir.serial import to_json
+from fxpipe.schedules.linear import linear
+from fxpipe.viz.chrome import chrome_trace
+from fxpipe.viz.text import grid, rank_table
+from fxpipe.viz.timeline_svg import timeline_svg
+from fxpipe.viz.units import bytes_text
+
+EXAMPLES = """\b
+Examples:
+fxpipe simulate --devices 4 --chunks 8
+fxpipe simulate --devices 4 --stages 8 --chunks 8 --schedule gpipe --svg step.svg
+fxpipe simulate --devices 2 --schedule mine.txt
+fxpipe simulate my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8
+"""
+
+
+def simulate(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:FACTORY]",
+            help="A model, for its costs. Without one, a chain of equal stages.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Inputs = None,
+    devices: Devices = "2",
+    stages: Stages = None,
+    chunks: Chunks = None,
+    schedule: ScheduleName = "1f1b",
+    forward: Annotated[
+        float, typer.Option(help="Seconds of a forward of one stage (without a model).")
+    ] = 1.0,
+    backward: Annotated[
+        float, typer.Option(help="Seconds of a backward of one stage (without a model).")
+    ] = 2.0,
+    latency: Annotated[float, typer.Option(help="Seconds per transfer between ranks.")] = 0.0,
+    bandwidth: Annotated[
+        float, typer.Option(help="Bytes per second of a link; 0: no limit.")
+    ] = 0.0,
+    cuts: Cuts = "",
+    costs: Costs = "measure",
+    load: Load = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Draw the timeline here.", show_default=False)
+    ] = None,
+    chrome: Annotated[
+        Path | None,
+        typer.Option("--chrome", help="Write a trace for ui.perfetto.dev.", show_default=False),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Write the timeline as JSON.", show_default=False),
+    ] = None,
+    high: High = 2,
+    seed: Seed = 0,
+    evaluation: Evaluation = False,
+    mode: Mode = "auto",
+) -> None:
+    """Predict a step: its grid, its length, its bubble, what the ranks keep."""
+    names = device_names(devices)
+    count = stage_count(stages, len(names))
+    if model is None:
+        micro_batches = chunk_count(chunks, len(names))
+        cost = StageCost(forward, backward, backward / 2, saved_bytes=1)
+        cluster = Cluster(len(names), latency, bandwidth)
+        timeline = predict(
+            linear(count), [cost] * count, read_schedule(schedule), cluster, micro_batches
+        )
+    else:
+        example = load_example(model, inputs, high, seed, evaluation)
+        micro_batches = chunk_count(chunks, len(names), example.rows())
+        made = make_line(
+            example,
+            stages=count,
+            chunks=micro_batches,
+            cuts=cuts,
+            load=load,
+            costs=costs,
+            mode=mode,
+        )
+        cluster = Cluster(len(names), latency, bandwidth, speeds=cluster_of(names).speeds)
+        timeline = predict(
+            made.graph, made.stage_costs(), read_schedule(schedule), cluster, micro_batches
+        )
+    typer.echo(f"{grid(timeline, columns=60)}\n")
+    typer.echo(f"{rank_table(timeline, _micro_batches if model is None else bytes_text)}\n")
+    typer.echo(f"{schedule}, {micro_batches} micro-batches, predicted: {step_line(timeline)}")
+    for path, text in ((svg, timeline_svg), (chrome, chrome_trace), (save, to_json)):
+        if path is not None:
+            write(path, text(timeline))
+
+
+def _micro_batches(count: int) -> str:
+    return f"{count} micro-batch" + ("es" if count != 1 else "")
