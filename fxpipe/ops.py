@@ -37,7 +37,7 @@ def enter_autocast(
 ) -> torch.autocast:
     """An autocast context, entered."""
     context = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
-    context.__enter__()
+    context.__enter__()  # type: ignore[no-untyped-call]
     return context
 
 
@@ -51,11 +51,9 @@ def set_grad_enabled(enabled: bool) -> None:
     torch.set_grad_enabled(enabled)
 
 
-def apply_function(
-    function: type[torch.autograd.Function], *args: Any, **kwargs: Any
-) -> Any:
+def apply_function(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
     """The result of a hand-written ``torch.autograd.Function``."""
-    return function.apply(*args, **kwargs)
+    return function.apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +84,7 @@ def rebuild_tuple(cls: type[Any], items: Sequence[Any]) -> Any:
 
 def rebuild_list(cls: type[Any], items: Sequence[Any], state: Mapping[str, Any]) -> Any:
     """A list of subclass `cls` with `items`, and `state` as further attributes."""
-    made = cls.__new__(cls)
+    made = _empty(cls)
     list.extend(made, items)
     getattr(made, "__dict__", {}).update(state)
     return made
@@ -96,7 +94,7 @@ def rebuild_mapping(
     cls: type[Any], items: Mapping[Any, Any], state: Mapping[str, Any], factory: Any = None
 ) -> Any:
     """A dict of subclass `cls` with `items`, and `state` as further attributes."""
-    made: Any = defaultdict(factory) if cls is defaultdict else cls.__new__(cls)
+    made: Any = defaultdict(factory) if cls is defaultdict else _empty(cls)
     for key, value in items.items():
         made[key] = value
     getattr(made, "__dict__", {}).update(state)
@@ -105,10 +103,15 @@ def rebuild_mapping(
 
 def rebuild_object(cls: type[Any], state: Mapping[str, Any]) -> Any:
     """An object of type `cls` with the attributes of `state`; its ``__init__`` is not called."""
-    made = cls.__new__(cls)
+    made = _empty(cls)
     for name, value in state.items():
         object.__setattr__(made, name, value)
     return made
+
+
+def _empty(cls: type[Any]) -> Any:
+    make: Any = cls.__new__
+    return make(cls)
 
 
 def draws_random(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -118,13 +121,14 @@ def draws_random(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """
     if torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
-    given = {argument.name: value for argument, value in zip(operator._schema.arguments, args)}
+    parameters = operator._schema.arguments
+    given = {each.name: value for each, value in zip(parameters, args, strict=False)}
     given.update(kwargs)
     if given.get("generator") is not None:
         return False
     if given.get("train") is False or given.get("training") is False:
         return False
-    names = {argument.name for argument in operator._schema.arguments}
+    names = {each.name for each in parameters}
     if "dropout_p" in names:
         return bool(given.get("dropout_p", 0.0))
     if "dropout" in names:  # recurrent kernels: between the layers, in training

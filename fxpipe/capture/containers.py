@@ -159,8 +159,10 @@ def attributes(value: Any) -> dict[str, Any]:
 
 def child(value: Any, step: Any) -> Any:
     """What is found one step inside a container."""
-    if isinstance(step, str) and step.startswith(".") and not (
-        isinstance(value, dict) and step in value
+    if (
+        isinstance(step, str)
+        and step.startswith(".")
+        and not (isinstance(value, dict) and step in value)
     ):
         return getattr(value, step[1:])
     return value[step]

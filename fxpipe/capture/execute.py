@@ -22,7 +22,9 @@ class GraphRunner:
         values: node → its value, as long as a later node reads it.
     """
 
-    def __init__(self, graph: torch.fx.Graph, model: nn.Module, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: torch.fx.Graph, model: nn.Module, constants: Mapping[str, Any]
+    ) -> None:
         self.graph = graph
         self.model = model
         self.constants = constants

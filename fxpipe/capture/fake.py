@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 
 from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.fake_model import FakeModel
-from fxpipe.capture.fallback import Decisions, Fallback
+from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.modules import Run
 from fxpipe.capture.probe import probe
 from fxpipe.capture.recorder import Recorder
@@ -57,7 +57,7 @@ class FakeRecorder(Recorder):
         """The fake result of a module; learnt from a run on synthetic data if it needs data."""
         try:
             return run(*args, **kwargs)
-        except Fallback:
+        except FallbackError:
             raise
         except Exception as error:
             self.watch.forget()
@@ -67,7 +67,7 @@ class FakeRecorder(Recorder):
         """The fake result of a torch function.
 
         Raises:
-            KeepWhole: if the result cannot be known without data.
+            KeepWholeError: if the result cannot be known without data.
         """
         try:
             return func(*args, **kwargs)

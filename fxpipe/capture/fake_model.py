@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,9 +16,7 @@ class FakeModel:
 
     def __init__(self, model: nn.Module) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._registries: list[dict[str, torch.Tensor | None]] = [
-            registry for m in model.modules() for registry in (m._parameters, m._buffers)
-        ]
+        self._registries = _registries(model)
         self._real: list[dict[str, torch.Tensor | None]] = []
         self._fakes: dict[int, torch.Tensor] = {}
         self.real_of: dict[int, torch.Tensor] = {}
@@ -51,7 +50,7 @@ class FakeModel:
     @contextmanager
     def real(self, module: nn.Module) -> Iterator[None]:
         """Inside, a module has its own parameters and buffers back, and no fake mode is active."""
-        registries = [r for m in module.modules() for r in (m._parameters, m._buffers)]
+        registries = _registries(module)
         now = [dict(registry) for registry in registries]
         with unset_fake_temporarily():
             try:
@@ -63,3 +62,12 @@ class FakeModel:
             finally:
                 for registry, content in zip(registries, now, strict=True):
                     registry.update(content)
+
+
+def _registries(model: nn.Module) -> list[dict[str, Any]]:
+    """The dicts of parameters and buffers of all modules."""
+    return [
+        registry
+        for module in model.modules()
+        for registry in (module.__dict__["_parameters"], module.__dict__["_buffers"])
+    ]

@@ -1,6 +1,6 @@
 """What the recorder cannot write down, and which module stays whole because of it.
 
-Recording stops with a `Fallback`; the decisions grow by one module and recording starts again.
+Recording stops with a `FallbackError`; the decisions grow by one module and recording starts again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fxpipe.errors import CaptureError
 
 
-class Fallback(Exception):
+class FallbackError(Exception):
     """Recording cannot go on like this. `path`: the innermost module around the place."""
 
     def __init__(self, reason: str, path: str, source: str, operation: str = "") -> None:
@@ -21,11 +21,11 @@ class Fallback(Exception):
         self.operation = operation
 
 
-class KeepWhole(Fallback):
+class KeepWholeError(FallbackError):
     """The module at `path` must become a leaf."""
 
 
-class LookInside(Fallback):
+class LookInsideError(FallbackError):
     """The leaf at `path` must be looked into: tensors get past its arguments and results."""
 
 
@@ -40,13 +40,13 @@ class Decisions:
         watch_random: whether to find out which module draws from ``random`` or NumPy.
     """
 
-    leaves: dict[str, Fallback] = field(default_factory=dict)
-    inside: dict[str, Fallback] = field(default_factory=dict)
+    leaves: dict[str, FallbackError] = field(default_factory=dict)
+    inside: dict[str, FallbackError] = field(default_factory=dict)
     whole_root: bool = False
     watch_random: bool = False
 
-    def learn(self, reason: Fallback, is_layer: bool) -> None:
-        """Take a `Fallback` into account.
+    def learn(self, reason: FallbackError, is_layer: bool) -> None:
+        """Take a `FallbackError` into account.
 
         `is_layer`: whether the module at its path is a layer of torch.nn, which is never looked into.
 
@@ -54,10 +54,10 @@ class Decisions:
             CaptureError: if nothing but the whole model could be kept whole.
         """
         path = reason.path
-        if isinstance(reason, LookInside) and path not in self.leaves and not is_layer:
+        if isinstance(reason, LookInsideError) and path not in self.leaves and not is_layer:
             self.inside[path] = reason
             return
-        if isinstance(reason, LookInside):  # looking inside was tried, or is of no use
+        if isinstance(reason, LookInsideError):  # looking inside was tried, or is of no use
             self.leaves.pop(path, None)
             path = _parent(path, reason)
         while path in self.leaves or path in self.inside:
@@ -70,13 +70,13 @@ class Decisions:
         return len(self.leaves) + len(self.inside)
 
 
-def _parent(path: str, reason: Fallback) -> str:
+def _parent(path: str, reason: FallbackError) -> str:
     if not path:
         raise root_error(reason)
     return path.rpartition(".")[0]
 
 
-def root_error(reason: Fallback) -> CaptureError:
+def root_error(reason: FallbackError) -> CaptureError:
     """The error for something that only the whole model as one unit could do."""
     where = f"module {reason.path!r}" if reason.path else "the model's own forward"
     operation = f"\n  operation: {reason.operation}" if reason.operation else ""

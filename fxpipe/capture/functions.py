@@ -138,7 +138,9 @@ def may_write(func: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a call may return an argument changed in place (cheap, and never wrongly False)."""
     name = str(getattr(func, "__name__", ""))
     in_place = name.endswith("_") or name in ("__set__", "__setitem__")
-    return in_place or bool(kwargs.get("inplace")) or kwargs.get("out") is not None or name in _HOOKS
+    return (
+        in_place or bool(kwargs.get("inplace")) or kwargs.get("out") is not None or name in _HOOKS
+    )
 
 
 def reads_data(func: Any) -> bool:
@@ -155,7 +157,7 @@ def reads_size(func: Any) -> bool:
     """Whether a call hands a tensor's size to Python."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
-        return func.__self__.__name__ == "shape"
+        return bool(func.__self__.__name__ == "shape")
     return name in ("size", "numel", "nelement", "__len__")
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fxpipe import ops
 from fxpipe.capture.containers import tensors
-from fxpipe.capture.fallback import KeepWhole, LookInside
+from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.leaves import leaf_reason
 from fxpipe.capture.restore import python_random
 from fxpipe.capture.spans import (
@@ -103,7 +103,7 @@ class Modules:
         changed = changed_argument(objects)
         if changed is not None:
             reason = f"it changes a {type(changed).__name__} that it is handed"
-            raise LookInside(reason, path, self._script.sources.here())
+            raise LookInsideError(reason, path, self._script.sources.here())
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
@@ -173,14 +173,14 @@ class Modules:
         """A forward keeps a tensor on a module: that module stays whole, unless it is the model.
 
         Raises:
-            KeepWhole: if the module is not the model itself.
+            KeepWholeError: if the module is not the model itself.
         """
         path = self._paths.get(id(module))
         if path is None:
             return
         if path:
             reason = f"it keeps a tensor in its attribute {name!r}"
-            raise KeepWhole(reason, path, self._script.sources.here(), f"self.{name} = …")
+            raise KeepWholeError(reason, path, self._script.sources.here(), f"self.{name} = …")
         node = self._values.argument(value)
         owner = self._script.constant(module)
         self._script.emit("call_function", ops.set_attribute, (owner, name, node))

@@ -8,7 +8,17 @@ from typing import Any, Final
 
 import torch
 
-_RESERVED: Final = {"self", "stash", "pop", "keyed", "torch", "fxpipe", "operator", "ops", "forward"}
+_RESERVED: Final = {
+    "self",
+    "stash",
+    "pop",
+    "keyed",
+    "torch",
+    "fxpipe",
+    "operator",
+    "ops",
+    "forward",
+}
 """Names that generated source uses for itself."""
 
 
@@ -60,8 +70,8 @@ def qualified_class(value: object) -> str:
 def tensor_names(model: torch.nn.Module) -> dict[int, str]:
     """Id of every parameter and buffer → its first name."""
     names: dict[int, str] = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(tensor), name)
-    for name, tensor in model.named_buffers(remove_duplicate=False):
-        names.setdefault(id(tensor), name)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), name)
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        names.setdefault(id(buffer), name)
     return names

@@ -180,7 +180,7 @@ def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:
 
 
 def _enter_autocast(context: autocast) -> Any:
-    result = _autocast_enter(context)
+    result = _autocast_enter(context)  # type: ignore[no-untyped-call]
     recorder = active()
     if recorder is not None:
         with recorder.paused():

@@ -14,7 +14,7 @@ from torch import nn
 from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.fake import FakeRecorder
 from fxpipe.capture.fake_model import FakeModel
-from fxpipe.capture.fallback import Decisions, Fallback
+from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
@@ -71,7 +71,7 @@ def record(
             if not recording.drew_python or decisions.watch_random:
                 return recording
             decisions.watch_random = True
-        except Fallback as reason:
+        except FallbackError as reason:
             decisions.learn(reason, is_layer(model.get_submodule(reason.path)))
     raise CaptureError(f"recording was started {_RESTARTS} times and came to no end")
 
@@ -89,7 +89,7 @@ def record_once(
     `keep_values`: keep a copy of the value of every node.
 
     Raises:
-        Fallback: if another decision is needed.
+        FallbackError: if another decision is needed.
     """
     with ExitStack() as stack:
         for state in (ModelState(model), Randomness(), Modes()):

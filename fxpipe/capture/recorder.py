@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from fxpipe import ops
 from fxpipe.capture import functions
 from fxpipe.capture.containers import holds_tensors
-from fxpipe.capture.fallback import Decisions, Fallback, KeepWhole
+from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError
 from fxpipe.capture.functions import Form
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
@@ -49,7 +49,7 @@ class Recorder(TorchFunctionMode):
         self.watch = Watch()
         self.modules = Modules(self)
         self.regions = Regions(self.script)
-        self.failure: Fallback | None = None
+        self.failure: FallbackError | None = None
         self._paused = 0
 
     # -- what a run on fake tensors does otherwise ------------------------------------------------------
@@ -84,13 +84,13 @@ class Recorder(TorchFunctionMode):
             yield
         finally:
             if popped:
-                torch.overrides._push_mode(self)
+                torch.overrides._push_mode(self)  # type: ignore[no-untyped-call]
             self._paused -= 1
 
-    def keep_whole(self, reason: str, func: Any = None) -> KeepWhole:
+    def keep_whole(self, reason: str, func: Any = None) -> KeepWholeError:
         """The fallback for something in the module call in progress."""
         operation = "" if func is None else str(getattr(func, "__name__", func))
-        self.failure = KeepWhole(
+        self.failure = KeepWholeError(
             reason, self.script.frame.path, self.script.sources.here(), operation
         )
         return self.failure
@@ -110,7 +110,7 @@ class Recorder(TorchFunctionMode):
         self._paused += 1
         try:
             return self._function(func, args, kwargs)
-        except Fallback as reason:
+        except FallbackError as reason:
             self.failure = reason
             raise
         finally:
@@ -161,7 +161,7 @@ class Recorder(TorchFunctionMode):
         """Whether the result's shape depends on data.
 
         Raises:
-            KeepWhole: if it does, in a module small enough to be one node.
+            KeepWholeError: if it does, in a module small enough to be one node.
         """
         if on is not Dependence.NOTHING and functions.is_sized_by_data(func, args, kwargs):
             if self.is_small(self.script.frame.path):
@@ -181,7 +181,7 @@ class Recorder(TorchFunctionMode):
         """The value that Python takes out of a tensor, with a node that checks it in later runs.
 
         Raises:
-            KeepWhole: if the module is small enough to decide for itself, or nobody else can know.
+            KeepWholeError: if the module is small enough to decide for itself, or nobody else can know.
         """
         checkable = on is Dependence.INPUTS and functions.is_checkable(func)
         if not checkable or self.is_small(self.script.frame.path):
@@ -222,8 +222,8 @@ class Recorder(TorchFunctionMode):
 
 
 def _pop_if_on_top(mode: TorchFunctionMode) -> bool:
-    stack = torch.overrides._get_current_function_mode_stack()
+    stack = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     if stack and stack[-1] is mode:
-        torch.overrides._pop_mode()
+        torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
         return True
     return False

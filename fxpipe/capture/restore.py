@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ class Randomness:
 
     def __enter__(self) -> Randomness:
         self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._cuda = _cuda_states()
         self._python = random.getstate()
         self._numpy = np.random.get_state()
         return self
@@ -60,7 +61,7 @@ class Randomness:
         traceback: TracebackType | None,
     ) -> None:
         torch.set_rng_state(self._torch)
-        if self._cuda is not None:
+        if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
         random.setstate(self._python)
         np.random.set_state(self._numpy)
@@ -74,8 +75,12 @@ def python_random() -> tuple[Any, ...]:
 
 def random_states() -> tuple[Any, ...]:
     """The states of all default generators, one after another."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return (torch.get_rng_state(), *cuda, str(python_random()))
+    return (torch.get_rng_state(), *_cuda_states(), str(python_random()))
+
+
+def _cuda_states() -> list[torch.Tensor]:
+    used: Callable[[], bool] = torch.cuda.is_initialized
+    return torch.cuda.get_rng_state_all() if used() else []
 
 
 class ModelState:

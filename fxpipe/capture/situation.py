@@ -48,5 +48,3 @@ def _leaf(leaf: Any, dim: int | None) -> Hashable:
     except TypeError:
         return (type(leaf), id(leaf))
     return (type(leaf), leaf)
-
-

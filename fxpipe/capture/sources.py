@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Final
 
 import torch
@@ -31,12 +31,12 @@ class Sources:
 
     def here(self) -> str:
         """The line of the innermost frame that is neither torch's nor fxpipe's."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             if not code.co_filename.startswith(_OURS) and code.co_filename not in _LIBRARY:
                 return self._text(code, frame.f_lineno)
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return ""
 
     def _text(self, code: CodeType, line: int) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fxpipe.capture.batch import Batch, find_batch, resized
-from fxpipe.capture.fallback import Decisions, KeepWhole
+from fxpipe.capture.fallback import Decisions, KeepWholeError
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
 from fxpipe.capture.record import Recording, record, record_once
@@ -90,7 +90,11 @@ def _cascade(call: _Call, mode: str, verify: bool) -> Capture:
     """
     if mode != "auto":
         return _capture(call, mode, verify)
-    first, second = ("real", "fake") if not call.has_no_data and _is_affordable(call.model) else ("fake", "real")
+    first, second = (
+        ("real", "fake")
+        if not call.has_no_data and _is_affordable(call.model)
+        else ("fake", "real")
+    )
     try:
         return _capture(call, first, verify)
     except CaptureError as error:
@@ -122,7 +126,9 @@ def _capture(call: _Call, mode: str, verify: bool) -> Capture:
         leaves=_reports(call.model, decisions),
     )
     if verify and not call.has_no_data:
-        verify_capture(capture, call.model, call.leaves, call.layout, lambda: _replay(call, decisions))
+        verify_capture(
+            capture, call.model, call.leaves, call.layout, lambda: _replay(call, decisions)
+        )
     return capture
 
 
@@ -151,16 +157,14 @@ def _record_both(
             continue
         try:
             unify(first, second, batch, sizes)
-        except KeepWhole as reason:
+        except KeepWholeError as reason:
             decisions.learn(reason, is_layer=False)
             continue
         return first, tuple(output_leaves(first.outputs, second.outputs, sizes)), sizes[0]
     raise CaptureError("the two recordings at different batch sizes never agree")
 
 
-def _signature(
-    call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...]
-) -> CallSignature:
+def _signature(call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...]) -> CallSignature:
     batch = call.batch
     dims = batch.dims if batch is not None else (None,) * len(call.leaves)
     names = argument_names(call.model, call.layout)

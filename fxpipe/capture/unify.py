@@ -16,7 +16,7 @@ import torch.fx
 
 from fxpipe import ops
 from fxpipe.capture.batch import Batch
-from fxpipe.capture.fallback import KeepWhole
+from fxpipe.capture.fallback import KeepWholeError
 from fxpipe.capture.record import Recording
 from fxpipe.ir.capture import Span
 
@@ -30,7 +30,7 @@ def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, i
         sizes: rows of the two recordings.
 
     Raises:
-        KeepWhole: if they differ in more than integers that follow the batch size.
+        KeepWholeError: if they differ in more than integers that follow the batch size.
     """
     _Comparison(first, second, batch, sizes).run()
 
@@ -83,7 +83,7 @@ class _Comparison:
         try:
             args = self._value(span.args, other.args)
             kwargs = self._value(dict(span.kwargs), dict(other.kwargs))
-        except KeepWhole as reason:
+        except KeepWholeError as reason:
             return replace(span, fixed=reason.reason)
         return replace(span, args=args, kwargs=kwargs)
 
@@ -155,11 +155,11 @@ class _Comparison:
                 return placeholder, dim
         raise AssertionError("two recordings differ only if an input has a batch dimension")
 
-    def _differ(self, what: str) -> KeepWhole:
+    def _differ(self, what: str) -> KeepWholeError:
         node = self._node
         meta = {} if node is None else node.meta
         one, two = self._sizes
-        return KeepWhole(
+        return KeepWholeError(
             f"with {two} rows instead of {one}, {what}",
             meta.get("path", ""),
             meta.get("source", ""),

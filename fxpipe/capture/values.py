@@ -13,7 +13,7 @@ import torch.fx
 
 from fxpipe import ops
 from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
-from fxpipe.capture.fallback import KeepWhole, LookInside
+from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
 
 _KEYS = (str, int, float, bool, type(None), torch.dtype)
@@ -53,8 +53,8 @@ class Values:
         `leaf`: path of the leaf the value is handed to.
 
         Raises:
-            KeepWhole: if a tensor's origin was not seen.
-            LookInside: if the leaf is handed an object of the user's that holds tensors.
+            KeepWholeError: if a tensor's origin was not seen.
+            LookInsideError: if the leaf is handed an object of the user's that holds tensors.
         """
         if isinstance(value, torch.Tensor):
             return self.node(value)
@@ -65,7 +65,7 @@ class Values:
         if isinstance(value, slice):
             bounds = (value.start, value.stop, value.step)
             return slice(*(self.argument(bound, leaf) for bound in bounds))
-        if isinstance(value, PLAIN) and type(value) in PLAIN or isinstance(value, range):
+        if (isinstance(value, PLAIN) and type(value) in PLAIN) or isinstance(value, range):
             return value
         if id(value) in self._made:
             return self._made[id(value)][1]
@@ -78,20 +78,22 @@ class Values:
         if not all(isinstance(key, _KEYS) for key in parts.items):
             raise self._refuse(f"a {parts.cls.__name__} with keys that are no plain values")
         if leaf is not None and parts.shape is Shape.OBJECT and not _is_record(value):
-            raise LookInside(
+            raise LookInsideError(
                 f"it is handed a {parts.cls.__name__} that holds tensors", leaf, self._here()
             )
         inner = [self.argument(held, leaf) for held in children]
         if parts.is_plain:
             return parts.make(inner)
-        return self._script.emit("call_function", *rebuild_call(parts, inner, self._script.constant), value=value)
+        return self._script.emit(
+            "call_function", *rebuild_call(parts, inner, self._script.constant), value=value
+        )
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
         """The node that made a tensor, or one that reads it as parameter, buffer or constant.
 
         Raises:
-            KeepWhole: if its origin was not seen.
-            LookInside: if it came out of a leaf on a way that was not seen.
+            KeepWholeError: if its origin was not seen.
+            LookInsideError: if it came out of a leaf on a way that was not seen.
         """
         made = self._made.get(id(tensor))
         if made is not None:
@@ -101,7 +103,9 @@ class Values:
             return parameter
         if id(tensor) in self.hidden:
             leaf = self.hidden[id(tensor)][1]
-            raise LookInside("a tensor leaves it by a hook or an attribute", leaf, self._here())
+            raise LookInsideError(
+                "a tensor leaves it by a hook or an attribute", leaf, self._here()
+            )
         if tensor.requires_grad or tensor.grad_fn is not None or self._is_fake(tensor):
             raise self._refuse("it uses a tensor that was computed where fxpipe could not see")
         return self._script.constant(tensor)
@@ -195,8 +199,8 @@ class Values:
     def _here(self) -> str:
         return self._script.sources.here()
 
-    def _refuse(self, reason: str) -> KeepWhole:
-        return KeepWhole(reason, self._script.frame.path, self._here())
+    def _refuse(self, reason: str) -> KeepWholeError:
+        return KeepWholeError(reason, self._script.frame.path, self._here())
 
 
 def _writes(node: torch.fx.Node) -> bool:

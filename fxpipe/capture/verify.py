@@ -99,7 +99,9 @@ def _detached(value: Any) -> Any:
 
 
 def _differentiable(model: nn.Module, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
-    sources = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    sources: dict[str, torch.Tensor] = {
+        name: p for name, p in model.named_parameters() if p.requires_grad
+    }
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             sources[f"input {position}"] = leaf

@@ -35,11 +35,11 @@ class Effects:
     writes: set[int] = field(default_factory=set)
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every ATen operator while a model is recorded, and notes effects."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._current = Effects()
         self._written: dict[Any, tuple[tuple[int, str], ...]] = {}
 
@@ -58,7 +58,11 @@ class Watch(TorchDispatchMode):
         self._current.writes.clear()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if draws_random(func, args, kwargs):
