@@ -84,8 +84,13 @@ def marks(
 
 
 def move(tensors: Iterable[Tensor], device: torch.device, streams: Streams) -> None:
-    """Move tensors and their gradients to the device in place."""
+    """Move tensors and their gradients to the device in place; they are there when this returns."""
+    moved = False
     for tensor in tensors:
         for part in (tensor, tensor.grad):
             if part is not None and streams.device_of(part) != device:
                 part.data = streams.copy(part.data, device)
+                moved = True
+    if moved and streams.has_streams(device):
+        # The first step may be called from another stream than this one.
+        streams.synchronize(streams.current(device))
