@@ -287,7 +287,7 @@ class _Meta(torch.fx.Interpreter):
         ]
         buffers = dict(self._model.named_buffers())
         versions = [tensor._version for tensor in read]
-        before = {name: buffer._version for name, buffer in buffers.items()}
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
         with _CountDraws() as count:
             value = super().run_node(n)
         self._alive.append(value)
@@ -298,7 +298,7 @@ class _Meta(torch.fx.Interpreter):
             mutates=tuple(
                 self._storage(t) for t, v in zip(read, versions, strict=True) if t._version != v
             ),
-            buffers=tuple(name for name, b in buffers.items() if b._version != before[name]),
+            buffers=tuple(name for name, b in buffers.items() if not torch.equal(b, before[name])),
             draws=count.draws,
             regions=(),
             via="call",

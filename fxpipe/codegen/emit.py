@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import torch
 import torch.fx
 
 from fxpipe import ops
@@ -87,10 +88,14 @@ def _function(target: Any, args: Any, kwargs: Any, write: Arguments) -> str:
     return f"{name}({write.call(args, kwargs)})"
 
 
+_variants: Final[Mapping[Any, Any]] = torch._jit_internal.boolean_dispatched
+"""Functions of torch that stand for two, with and without ``return_indices``."""
+
+
 def _without_defaults(target: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords that say more than the function's own defaults: a recording spells all of them."""
     try:
-        known = inspect.signature(target).parameters
+        known = inspect.signature(_variants.get(target, {}).get("if_false", target)).parameters
     except (TypeError, ValueError):  # many functions written in C++ have no signature
         return dict(kwargs)
     return {

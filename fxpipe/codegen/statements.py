@@ -105,7 +105,8 @@ def releases(
     for group in _sharing(heavy):
         if not group.memories & kept:
             freed[max(last[node] for node in group.nodes)] += tuple(group.nodes)
-    return tuple(freed)
+    order = {node: index for index, node in enumerate(made)}
+    return tuple(tuple(sorted(nodes, key=order.__getitem__)) for nodes in freed)
 
 
 @dataclass(eq=False)
