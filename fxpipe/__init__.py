@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from fxpipe.partitioners.partition import partition as partition
     from fxpipe.pipeline import Pipeline as Pipeline
     from fxpipe.portals.edges import link as link
-    from fxpipe.runtime.run import StepResult as StepResult
-    from fxpipe.runtime.run import run as run
+    from fxpipe.execution import StepResult as StepResult
+    from fxpipe.execution import run as run
     from fxpipe.schedules.lower import lower as lower
     from fxpipe.simulator.engine import simulate as simulate
     from fxpipe.viz.render import render as render
@@ -65,7 +65,7 @@ _HOME: Final = {
     "fxpipe.codegen.generate": ("generate",),
     "fxpipe.schedules.lower": ("lower",),
     "fxpipe.simulator.engine": ("simulate",),
-    "fxpipe.runtime.run": ("StepResult", "run"),
+    "fxpipe.execution": ("StepResult", "run"),
     "fxpipe.viz.render": ("render",),
     "fxpipe.ir.action": ("Compute", "Kind"),
     "fxpipe.ir.capture": ("Capture",),

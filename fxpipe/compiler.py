@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -12,7 +12,7 @@ from fxpipe.analysis.estimate import estimate
 from fxpipe.analysis.profile import profile
 from fxpipe.capture.trace import trace
 from fxpipe.codegen.generate import generate
-from fxpipe.errors import FormatError
+from fxpipe.errors import FormatError, InfeasiblePlanError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.cost import CostProfile, StageCost
 from fxpipe.ir.plan import PartitionPlan, Placement
@@ -24,6 +24,7 @@ from fxpipe.partitioners.follow import follow
 from fxpipe.partitioners.partition import partition
 from fxpipe.portals.edges import link
 from fxpipe.runtime.devices import resolve_devices
+from fxpipe.schedules.registry import resolve
 
 if TYPE_CHECKING:
     import torch
@@ -124,6 +125,11 @@ class Line:
     stage_graph: StageGraph
     stages: tuple[StageProgram, ...]
     placement: Placement
+    key: Hashable = None
+
+    def on(self, options: Options) -> Line:
+        """The same cut, placed as another schedule wants it."""
+        return replace(self, placement=_placement(self.plan, options))
 
     def stage_costs(self) -> tuple[StageCost, ...]:
         """Cost of every stage for one micro-batch of the recorded size; empty if never profiled."""
@@ -181,6 +187,12 @@ def _costs(
 def _plan(captured: Capture, costs: CostProfile | None, options: Options) -> PartitionPlan:
     if isinstance(options.cuts, PartitionPlan):
         check_plan(captured, options.cuts)
+        if options.cuts.num_stages != options.num_stages:
+            raise InfeasiblePlanError(
+                f"the plan given as `cuts` has {options.cuts.num_stages} stages, but "
+                f"{len(options.devices)} devices with stages_per_rank={options.stages_per_rank} "
+                f"run {options.num_stages}"
+            )
         return options.cuts
     return partition(captured, costs, options.num_stages, cuts=options.cuts)
 
@@ -194,5 +206,10 @@ def _finish(
 ) -> Line:
     graph = link(captured, plan)
     programs = generate(captured, plan, graph, model)
-    placement = Placement.loop(len(options.devices), options.stages_per_rank)
-    return Line(captured, costs, plan, graph, programs, placement)
+    key = captured.situation
+    return Line(captured, costs, plan, graph, programs, _placement(plan, options), key)
+
+
+def _placement(plan: PartitionPlan, options: Options) -> Placement:
+    ranks = len(options.devices)
+    return resolve(options.schedule, plan.num_stages, ranks, options.chunks).placement

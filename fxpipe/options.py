@@ -49,7 +49,9 @@ class Options:
         _check_count("stages_per_rank", self.stages_per_rank)
         if self.threads_per_rank is not None:
             _check_count("threads_per_rank", self.threads_per_rank)
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+        if self.seed is not None and (
+            isinstance(self.seed, bool) or not isinstance(self.seed, int)
+        ):
             raise TypeError(f"seed must be an int or None, got {self.seed!r}")
         _check_choice("recompute", self.recompute, RECOMPUTE)
         _check_choice("batch_norm", self.batch_norm, BATCH_NORM)

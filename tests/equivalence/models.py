@@ -19,7 +19,8 @@ class Example:
     """A model, a batch for it and a loss."""
 
     name: str
-    model: Callable[[], nn.Module]
+    model: Callable[[float], nn.Module]
+    """Dropout probability → the model."""
     batch: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
     loss: Callable[[Any, Any], Tensor]
     tied: bool = False
@@ -63,25 +64,25 @@ def _ids(
     return batch
 
 
-def _monai_unet() -> nn.Module:
+def _monai_unet(dropout: float) -> nn.Module:
     from monai.networks.nets import UNet
 
-    return UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1, dropout=0.1)
+    return UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1, dropout=dropout)
 
 
-def _monai_basic_unet() -> nn.Module:
+def _monai_basic_unet(dropout: float) -> nn.Module:
     from monai.networks.nets import BasicUNet
 
-    return BasicUNet(2, 1, 2, features=(4, 4, 8, 8, 16, 4), dropout=0.1)
+    return BasicUNet(2, 1, 2, features=(4, 4, 8, 8, 16, 4), dropout=dropout)
 
 
-def _monai_attention_unet() -> nn.Module:
+def _monai_attention_unet(dropout: float) -> nn.Module:
     from monai.networks.nets import AttentionUnet
 
-    return AttentionUnet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), dropout=0.1)
+    return AttentionUnet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), dropout=dropout)
 
 
-def _unet2d() -> nn.Module:
+def _unet2d(dropout: float) -> nn.Module:
     from diffusers import UNet2DModel
 
     return UNet2DModel(
@@ -94,7 +95,7 @@ def _unet2d() -> nn.Module:
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         attention_head_dim=4,
-        dropout=0.1,
+        dropout=dropout,
     )
 
 
@@ -106,15 +107,24 @@ def _unet2d_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     ), {}
 
 
-def _gpt2() -> nn.Module:
+def _gpt2(dropout: float) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
-        GPT2Config(n_layer=3, n_head=2, n_embd=16, vocab_size=50, n_positions=32, use_cache=False)
+        GPT2Config(
+            n_layer=3,
+            n_head=2,
+            n_embd=16,
+            vocab_size=50,
+            n_positions=32,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+        )
     )
 
 
-def _llama() -> nn.Module:
+def _llama(dropout: float) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -126,11 +136,12 @@ def _llama() -> nn.Module:
             num_key_value_heads=2,
             vocab_size=50,
             max_position_embeddings=32,
+            attention_dropout=dropout,
         )
     )
 
 
-def _bert() -> nn.Module:
+def _bert(dropout: float) -> nn.Module:
     from transformers import BertConfig, BertModel
 
     return BertModel(
@@ -141,12 +152,14 @@ def _bert() -> nn.Module:
             num_attention_heads=2,
             vocab_size=50,
             max_position_embeddings=32,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
         ),
         add_pooling_layer=False,
     )
 
 
-def _t5() -> nn.Module:
+def _t5(dropout: float) -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     return T5ForConditionalGeneration(
@@ -158,6 +171,7 @@ def _t5() -> nn.Module:
             num_heads=2,
             vocab_size=50,
             decoder_start_token_id=0,
+            dropout_rate=dropout,
         )
     )
 
@@ -168,7 +182,7 @@ def _t5_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (), {**kwargs, "labels": torch.randint(0, 50, (rows, 6), generator=g)}
 
 
-def _vit() -> nn.Module:
+def _vit(dropout: float) -> nn.Module:
     from transformers import ViTConfig, ViTModel
 
     return ViTModel(
@@ -179,7 +193,8 @@ def _vit() -> nn.Module:
             num_attention_heads=2,
             image_size=16,
             patch_size=4,
-            hidden_dropout_prob=0.1,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
         ),
         add_pooling_layer=False,
     )
@@ -190,8 +205,8 @@ def _vit_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (), {"pixel_values": images}
 
 
-def _torch_transformer() -> nn.Module:
-    return nn.Transformer(16, 2, 2, 2, 32, dropout=0.1, batch_first=True)
+def _torch_transformer(dropout: float) -> nn.Module:
+    return nn.Transformer(16, 2, 2, 2, 32, dropout=dropout, batch_first=True)
 
 
 def _torch_transformer_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -199,22 +214,29 @@ def _torch_transformer_batch(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]
     return (torch.randn(rows, 6, 16, generator=g), torch.randn(rows, 5, 16, generator=g)), {}
 
 
-def _our_unet() -> nn.Module:
+def _with_dropout(model: nn.Module, dropout: float) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout2d):
+            module.p = dropout
+    return model
+
+
+def _our_unet(dropout: float) -> nn.Module:
     from examples.models.unet import UNet
 
-    return UNet(1, 4)
+    return _with_dropout(UNet(1, 4), dropout)
 
 
-def _amoebanet() -> nn.Module:
+def _amoebanet(dropout: float) -> nn.Module:
     from examples.models.amoebanet import AmoebaNetD
 
-    return AmoebaNetD(3, 16, num_classes=10)
+    return AmoebaNetD(3, 16, classes=10)
 
 
-def _resnet() -> nn.Module:
+def _resnet(dropout: float) -> nn.Module:
     from examples.models.resnet import resnet101
 
-    return resnet101(num_classes=10)
+    return resnet101(classes=10)
 
 
 EXAMPLES: dict[str, Example] = {
@@ -236,7 +258,7 @@ EXAMPLES: dict[str, Example] = {
         Example("t5", _t5, _t5_batch, _mean_square, tied=True),
         Example("vit", _vit, _vit_batch, _mean_square),
         Example("torch_transformer", _torch_transformer, _torch_transformer_batch, _mean_square),
-        Example("unet", _our_unet, _images(3, 32), _mean_square),
+        Example("unet", _our_unet, _images(3, 64), _mean_square),
         Example("amoebanet", _amoebanet, _images(3, 224), _mean_square, batch_norm=True),
         Example("resnet101", _resnet, _images(3, 32), _mean_square, batch_norm=True),
     )

@@ -1,0 +1,99 @@
+"""The outputs of all micro-batches as one result, and its gradients cut up again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fxpipe.ir.signature import CallSignature
+from fxpipe.runtime.micro_batch import Joined, MicroBatches, gather, scatter_gradient
+from fxpipe.runtime.values import map_tensors, tensors_in
+
+
+class JoinedOutputs:
+    """The model's output leaves for the whole batch.
+
+    Args:
+        signature: says along which dimension each leaf is joined.
+        outputs: per micro-batch, the output leaves; a tensor's ``requires_grad`` says whether a
+            gradient may come for it.
+        batches: the micro-batches.
+    """
+
+    def __init__(
+        self, signature: CallSignature, outputs: Sequence[Sequence[Any]], batches: MicroBatches
+    ) -> None:
+        self._signature = signature
+        self._batches = batches
+        self._leaves = [
+            gather(leaf, [_detached(given[at]) for given in outputs], batches.weights)
+            for at, leaf in enumerate(signature.outputs)
+        ]
+        self._marks = [_marks(leaf, outputs, at) for at, leaf in enumerate(self._leaves)]
+
+    def differentiable(self) -> list[Tensor]:
+        """The tensors that a gradient may come for, in order."""
+        return [
+            tensor
+            for leaf, marks in zip(self._leaves, self._marks, strict=True)
+            for tensor, marked in zip(tensors_in(leaf.value), marks, strict=True)
+            if marked
+        ]
+
+    def result(self, made: Sequence[Tensor] = ()) -> Any:
+        """The result as the model returns it.
+
+        Args:
+            made: stand-ins for the tensors of `differentiable`, which are part of a graph.
+        """
+        stand_ins = iter(made)
+        values = []
+        for leaf, marks in zip(self._leaves, self._marks, strict=True):
+            flags = iter(marks)
+            values.append(
+                map_tensors(leaf.value, lambda t, f=flags: next(stand_ins) if next(f) else t)
+                if made
+                else leaf.value
+            )
+        return self._signature.output.unflatten(values)
+
+    def without_values(self) -> JoinedOutputs:
+        """What `gradients` needs, without holding the outputs."""
+        bare = object.__new__(JoinedOutputs)
+        bare._signature = self._signature
+        bare._batches = self._batches
+        bare._leaves = [Joined(None, leaf.kind, leaf.sizes) for leaf in self._leaves]
+        bare._marks = self._marks
+        return bare
+
+    def gradients(self, grads: Sequence[Tensor | None]) -> list[list[Any]]:
+        """Per micro-batch a gradient for every output leaf, given those of `differentiable`."""
+        given = iter(grads)
+        count = self._batches.count
+        columns = []
+        for leaf, joined, marks in zip(
+            self._signature.outputs, self._leaves, self._marks, strict=True
+        ):
+            wanted = [next(given) if marked else None for marked in marks]
+            whole: Any = wanted if joined.kind == "each" else (wanted[0] if wanted else None)
+            columns.append(scatter_gradient(leaf, joined, whole, self._batches.rows))
+        return [[column[m] for column in columns] for m in range(count)]
+
+
+def _detached(value: Any) -> Any:
+    return map_tensors(value, lambda tensor: tensor.detach())
+
+
+def _marks(joined: Joined, outputs: Sequence[Sequence[Any]], at: int) -> list[bool]:
+    """For each tensor of a joined leaf, whether a gradient may come for it."""
+    count = len(tensors_in(joined.value))
+    if joined.kind == "each":
+        marks = [t.requires_grad for given in outputs for t in tensors_in(given[at])]
+        return marks if len(marks) == count else [False] * count
+    return [any(_requires_grad(given[at]) for given in outputs)] * count
+
+
+def _requires_grad(value: Any) -> bool:
+    return any(tensor.requires_grad for tensor in tensors_in(value))

@@ -1,0 +1,33 @@
+"""The tables that `Pipeline.report` shows."""
+
+from __future__ import annotations
+
+from fxpipe.compiler import Line
+from fxpipe.ir.timeline import Timeline
+from fxpipe.viz.text import plan_table, rank_table
+
+
+def report(line: Line, predicted: Timeline | None, micro_batches: int) -> str:
+    """The capture, the stages and the predicted step, as text.
+
+    Args:
+        line: what the compiler made.
+        predicted: the simulated step; None if the costs are not known.
+        micro_batches: of the predicted step.
+    """
+    graph = line.stage_graph
+    parts = [
+        str(line.capture),
+        str(line.costs)
+        if line.costs is not None
+        else "costs not measured (a saved plan was given)",
+        plan_table(graph, line.stage_costs(), line.placement, line.plan.starts),
+    ]
+    if graph.portals:
+        parts.append("\n".join(str(edge) for edge in graph.portals))
+    if predicted is not None:
+        parts.append(
+            f"predicted step of {micro_batches} micro-batches: {predicted.makespan * 1e3:.2f} ms, "
+            f"bubble {predicted.bubble:.1%}\n{rank_table(predicted)}"
+        )
+    return "\n\n".join(parts)
