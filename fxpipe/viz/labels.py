@@ -27,7 +27,7 @@ def _label(node: torch.fx.Node) -> str:
 
 
 def stage_rows(
-    plan: PartitionPlan, names: Mapping[str, str], stage: int, limit: int = 12
+    plan: PartitionPlan, names: Mapping[str, str], stage: int, limit: int = 16
 ) -> tuple[str, ...]:
     """What a stage consists of, in `limit` lines at most: runs of nodes with a common path.
 

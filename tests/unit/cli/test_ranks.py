@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+import typer
+
+from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+
+
+def test_devices() -> None:
+    assert device_names("3") == ["cpu"] * 3
+    assert device_names("cuda:0, cuda:1") == ["cuda:0", "cuda:1"]
+    for nothing in ("0", "", ","):
+        with pytest.raises(typer.BadParameter, match="names no device"):
+            device_names(nothing)
+
+
+def test_stages() -> None:
+    assert stage_count(None, 3) == 3
+    assert stage_count(6, 3) == 6
+    with pytest.raises(typer.BadParameter, match="2 stages for 3 devices"):
+        stage_count(2, 3)
+
+
+def test_chunks() -> None:
+    assert chunk_count(None, 2) == 8
+    assert chunk_count(5, 2) == 5
+    assert chunk_count(None, 2, rows=3) == 3
+    with pytest.raises(typer.BadParameter, match="at least one micro-batch"):
+        chunk_count(0, 2)
+
+
+def test_cpu_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert cluster_of(["cpu"] * 4).speeds == (1.0, 1.0, 2 / 3, 0.5)
+    assert cluster_of(["cuda:0", "cuda:1"]).speeds == (1.0,)
