@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from fxpipe.analysis.meter import Device, NominalClock
+from fxpipe.analysis.meter import ACCELERATOR, CPU_CORE, Device, NominalClock
 from fxpipe.analysis.metered_run import MeteredRun
 from fxpipe.analysis.observe import Sample, observe
 from fxpipe.analysis.profile import cost_profile
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture
     from fxpipe.ir.cost import CostProfile
 
-NOMINAL: Final = Device()
-"""The device whose seconds an estimate counts in."""
 
-
-def estimate(capture: Capture, model: torch.nn.Module, device: Device = NOMINAL) -> CostProfile:
+def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = None) -> CostProfile:
     """Costs of every node of the body, counted.
 
     The graph is run forward and backward on fake tensors; each operator takes the longer of its
@@ -39,8 +36,11 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device = NOMINAL)
     Args:
         capture: what to count.
         model: the module it was recorded from.
-        device: the nominal device; for a plan only the ratios of its rates matter.
+        device: the nominal device; None: `CPU_CORE` of `fxpipe.analysis.meter` if the parameters are
+            on a CPU, else `ACCELERATOR`. To a plan only the ratios of its rates matter.
     """
+    if device is None:
+        device = CPU_CORE if _place(model) == "cpu" else ACCELERATOR
     trains = any(is_differentiable(node.meta.get("spec")) for node in capture.body)
     guessed: dict[str, str] = {}
 
@@ -49,7 +49,7 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device = NOMINAL)
         clock = NominalClock(device)
         with fake, clock:
             inputs = _fake_inputs(capture, _place(model))
-            run = _FakeRun(capture, model, clock, guessed)
+            run = _FakeRun(capture, model, clock, fake, guessed)
             return observe(capture, model, run, inputs, **options)
 
     with undisturbed(model, capture.training), torch.set_grad_enabled(trains):
@@ -77,17 +77,21 @@ class _FakeRun(MeteredRun):
         capture: Capture,
         model: torch.nn.Module,
         clock: NominalClock,
+        fake: FakeTensorMode,
         guessed: dict[str, str],
     ) -> None:
         super().__init__(capture, model, clock)
+        self._fake = fake
         self._guessed = guessed
         self._on = _place(model)
 
     def evaluate(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = self.meter.flops(), self.meter.now()
         try:
             return super().evaluate(node, args, kwargs)
         except Exception as error:  # whatever user code raises on values it cannot look at
             self._guessed.setdefault(node.name, f"{type(error).__name__}: {error}".splitlines()[0])
+            self.meter.rewind(*before)
             return self._stand_in(node, (args, kwargs))
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -95,6 +99,11 @@ class _FakeRun(MeteredRun):
         if self._on == "meta" and isinstance(value, torch.Tensor) and not value.is_meta:
             return value.to("meta")
         return value
+
+    def _model_tensors(self) -> list[torch.Tensor]:
+        """What operators see of the parameters and buffers: fakes of them."""
+        real = super()._model_tensors()
+        return [*real, *map(self._fake.from_tensor, real)]
 
     def _stand_in(self, node: torch.fx.Node, inputs: Any) -> Any:
         spec = node.meta.get("spec")

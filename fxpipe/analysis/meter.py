@@ -46,17 +46,21 @@ class WallClock:
 class Device:
     """A nominal device: an operator takes a while to start, then its arithmetic or its memory traffic.
 
-    The longer of the two counts: the roofline of Williams, Waterman and Patterson (CACM 2009). The
-    defaults are near an accelerator in single precision; only their ratios matter to a plan.
+    The longer of the two counts: the roofline of Williams, Waterman and Patterson (CACM 2009).
     """
 
-    flops_per_second: float = 20e12
-    bytes_per_second: float = 1e12
-    start: float = 2e-6
+    flops_per_second: float
+    bytes_per_second: float
+    start: float
 
     def seconds(self, flops: int, nbytes: int) -> float:
         """Time for some operations and some bytes read or written."""
         return self.start + max(flops / self.flops_per_second, nbytes / self.bytes_per_second)
+
+
+ACCELERATOR: Final = Device(flops_per_second=20e12, bytes_per_second=1e12, start=2e-6)
+CPU_CORE: Final = Device(flops_per_second=100e9, bytes_per_second=5e9, start=5e-6)
+"""Orders of magnitude in single precision; to a plan only their ratios matter."""
 
 
 class NominalClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -79,6 +83,10 @@ class NominalClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Operations so far."""
         return self._flops
 
+    def rewind(self, flops: int, seconds: float) -> None:
+        """Back to an earlier reading: what was done since does not count."""
+        self._flops, self._seconds = flops, seconds
+
     def add(self, flops: int, nbytes: int) -> None:
         """Let work pass that no operator stands for."""
         self._flops += flops
@@ -89,7 +97,7 @@ class NominalClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func.namespace != "prim" and not func.is_view:
+        if not (func.namespace == "prim" or func.is_view or str(func.overloadpacket) in _FREE):
             self.add(*_work(func, args, kwargs, result))
         return result
 
@@ -128,6 +136,19 @@ def _recurrent(inputs: torch.Tensor, *weights: Any) -> int:
 def _recurrent_backward(inputs: torch.Tensor, *weights: Any) -> int:
     return 2 * _recurrent(inputs, *weights)
 
+
+_FREE: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "lift_fresh",
+    )
+) | {"aten._unsafe_view"}
+"""Operators that only make or name memory, besides views."""
 
 _FORMULAS: Final[dict[str, Callable[..., int]]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu": _attention,

@@ -1,0 +1,130 @@
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from fxpipe.analysis.estimate import estimate
+from fxpipe.analysis.meter import ACCELERATOR, Device
+from fxpipe.analysis.profile import profile
+from tests.builders import build_capture
+
+ARITHMETIC = Device(flops_per_second=1.0, bytes_per_second=1e30, start=0.0)
+
+
+def unet_like() -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down = nn.Conv2d(3, 8, 3, padding=1)
+            self.norm = nn.BatchNorm2d(8)
+            self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+            self.drop = nn.Dropout(0.2)
+            self.weight = nn.Parameter(torch.ones(5, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.drop(self.up(torch.relu(self.norm(self.down(x)))))
+            return y.flatten(2).mean(2) @ self.weight.t()
+
+    return Net()
+
+
+def test_operations_follow_the_formulas() -> None:
+    net, x = unet_like(), torch.randn(2, 3, 8, 8)
+    costs = estimate(build_capture(net, x), net, ARITHMETIC).nodes
+    down, up, product = 2 * 2 * 64 * 8 * 27, 2 * 2 * 64 * 8 * 16, 2 * 2 * 4 * 5
+    assert costs["up"].flops == up
+    assert costs["matmul"].flops == product
+    assert down <= costs["down"].flops <= down + 2 * 8 * 64
+    # One product for the input, one for the weight, and the sums of weight gradients.
+    assert costs["up"].backward == 2 * up + net.up.weight.numel() + net.up.bias.numel()
+    assert costs["up"].weight == up + net.up.weight.numel() + net.up.bias.numel()
+
+
+def test_the_first_layer_makes_no_gradient_of_the_input() -> None:
+    net, x = unet_like(), torch.randn(2, 3, 8, 8)
+    costs = estimate(build_capture(net, x), net, ARITHMETIC).nodes
+    assert costs["down"].weight == costs["down"].backward > 0
+    x.requires_grad_()
+    costs = estimate(build_capture(net, x), net, ARITHMETIC).nodes
+    assert 0 < costs["down"].weight < costs["down"].backward
+
+
+def test_bytes_are_those_that_are_measured() -> None:
+    net, x = unet_like(), torch.randn(2, 3, 8, 8)
+    capture = build_capture(net, x)
+    counted, measured = estimate(capture, net), profile(capture, net, (x,), repeats=1)
+    assert counted.parameter_bytes == measured.parameter_bytes
+    for name, cost in counted.nodes.items():
+        other = measured.nodes[name]
+        assert (cost.saved_bytes, cost.output_bytes) == (other.saved_bytes, other.output_bytes)
+
+
+def test_a_model_on_the_meta_device_is_counted_alike_and_nothing_is_allocated() -> None:
+    net, x = unet_like(), torch.randn(2, 3, 8, 8)
+    capture = build_capture(net, x)
+    on_cpu = estimate(capture, net, ACCELERATOR)
+    on_meta = estimate(capture, copy.deepcopy(net).to("meta"))
+    assert on_meta.nodes == on_cpu.nodes
+    assert (on_meta.source, on_meta.batch_size) == ("estimate", 2)
+
+
+def test_counting_changes_nothing_and_is_deterministic() -> None:
+    net, x = unet_like(), torch.randn(2, 3, 8, 8)
+    capture = build_capture(net, x)
+    random, mean = torch.get_rng_state(), net.norm.running_mean.clone()
+    assert estimate(capture, net) == estimate(capture, net)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(net.norm.running_mean, mean)
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_eval_mode_without_gradients_has_no_backward() -> None:
+    net, x = unet_like().eval().requires_grad_(False), torch.randn(2, 3, 8, 8)
+    costs = estimate(build_capture(net, x), net).nodes
+    assert all(cost.backward == cost.saved_bytes == 0 for cost in costs.values())
+
+
+class Routed(nn.Module):
+    """Looks at its data, so that it cannot run without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.expert(x) if x.sum().item() != 0 else x
+
+
+class WithRouted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.routed, self.last = nn.Linear(4, 4), Routed(), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.routed(self.first(x)))
+
+
+def test_what_cannot_run_without_data_is_guessed_from_its_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        torch.fx.Tracer, "is_leaf_module", lambda self, m, path: not isinstance(m, WithRouted)
+    )
+    net, x = WithRouted(), torch.randn(8, 4)
+    capture = build_capture(net, x)
+    with pytest.warns(UserWarning, match="1 nodes were guessed.*routed"):
+        costs = estimate(capture, net, ARITHMETIC).nodes
+    work = 2 * 8 * 16 + 32
+    assert costs["routed"].flops == work
+    assert costs["routed"].backward == 2 * work + 16  # and the sum of the weight's gradients
+    assert costs["first"].backward > 0  # gradients go on through it
+
+
+def test_a_model_that_runs_on_fakes_warns_of_nothing() -> None:
+    net, x = unet_like(), torch.randn(2, 3, 8, 8)
+    capture = build_capture(net, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimate(capture, net)

@@ -1,0 +1,58 @@
+import pytest
+import torch
+from torch import nn
+
+from fxpipe.analysis.metered_run import MeteredRun
+from fxpipe.analysis.observe import Sample, observe
+from tests.builders import build_capture
+from tests.unit.analysis.test_metered_run import Net, Ticks
+
+
+def sample(model: nn.Module, x: torch.Tensor, **options: bool) -> Sample:
+    capture = build_capture(model, x)
+    return observe(capture, model, MeteredRun(capture, model, Ticks()), [x], **options)
+
+
+def test_each_autograd_node_s_time_goes_to_its_node() -> None:
+    found = sample(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.randn(3, 2)).backward
+    # One reading of the clock per autograd node; two more around each parameter's sum.
+    assert found == {"_1": 1.0, "_0": 2.0 + 2.0}
+
+
+def test_without_weights_the_first_layer_has_no_backward() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    full = sample(model, torch.randn(3, 2)).backward
+    inputs_only = sample(model, torch.randn(3, 2), weights=False).backward
+    assert "_0" in full
+    assert "_0" not in inputs_only
+    assert inputs_only["_1"] == full["_1"]
+    assert inputs_only["_2"] < full["_2"]
+
+
+def test_no_gradient_is_left_on_the_parameters() -> None:
+    model = Net()
+    sample(model, torch.randn(2, 1, 5, 5))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_shared_parameter_s_sum_is_shared_by_its_readers() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(2, 2, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(self.a(x))
+
+    found = sample(Twice(), torch.randn(3, 2)).backward
+    assert found["a_1"] - int(found["a_1"]) == pytest.approx(0.5)
+
+
+def test_a_frozen_model_has_no_backward() -> None:
+    model = nn.Linear(2, 2).requires_grad_(False)
+    assert sample(nn.Sequential(model), torch.randn(3, 2)).backward == {}
+
+
+def test_frozen_parameters_get_no_gradient() -> None:
+    model = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2))
+    assert set(sample(model, torch.randn(3, 2)).backward) == {"_1"}
