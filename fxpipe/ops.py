@@ -56,6 +56,12 @@ def apply_function(function: type[torch.autograd.Function], *args: Any, **kwargs
     return function.apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
+def call_hook(target: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    """`target` after a method that registers something on it, such as ``register_hook``."""
+    getattr(target, method)(*args, **kwargs)
+    return target
+
+
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, for functions that have no importable name."""
     return function(*args, **kwargs)

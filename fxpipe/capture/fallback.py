@@ -58,7 +58,9 @@ class Decisions:
             self.inside[path] = reason
             return
         if isinstance(reason, LookInsideError):  # looking inside was tried, or is of no use
-            self.leaves.pop(path, None)
+            before = self.leaves.pop(path, None)
+            if before is not None:
+                reason.reason += f" (and it would have to stay whole, because {before.reason})"
             path = _parent(path, reason)
         while path in self.leaves or path in self.inside:
             path = _parent(path, reason)

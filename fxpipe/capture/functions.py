@@ -116,8 +116,10 @@ def as_node(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form:
         return Form("call_function", _OPERATORS[name], args, {})
     if name in _REFLECTED and not kwargs:
         return Form("call_function", _REFLECTED[name], args[::-1], {})
+    if name in _HOOKS:
+        return Form("call_function", ops.call_hook, (args[0], name, *args[1:]), kwargs, True)
     if is_method(func, name) and args:
-        return Form("call_method", name, args, kwargs, name in _HOOKS)
+        return Form("call_method", name, args, kwargs)
     if importable_name(func) is None:
         return Form("call_function", ops.call, args, kwargs)
     return Form("call_function", func, args, kwargs)

@@ -56,6 +56,8 @@ class Modules:
         path = self._paths.get(id(module))
         if path is None:
             return run(*args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            raise self._recorder.keep_whole("it uses a transform of torch.func", module.forward)
         call = self._calls.get(path, 0)
         self._calls[path] = call + 1
         if self._is_leaf(module, path):

@@ -19,6 +19,8 @@ from torch.amp.autocast_mode import autocast
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils import checkpoint as checkpoint_module
 
+from fxpipe import ops
+
 if TYPE_CHECKING:
     from fxpipe.capture.recorder import Recorder
 
@@ -32,6 +34,7 @@ _module_setattr = nn.Module.__setattr__
 _autocast_enter = autocast.__enter__
 _autocast_exit = autocast.__exit__
 _checkpoint_generator = checkpoint_module._checkpoint_without_reentrant_generator
+_script_function = torch.jit.ScriptFunction.__call__
 _inference_enter = torch.inference_mode.__enter__
 
 
@@ -55,6 +58,18 @@ def patched(recorder: Recorder) -> Iterator[None]:
         _local.recorder = None
         for forward in forwards:
             forward.remove()
+        _leave()
+
+
+@contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """Activation checkpoints of this thread keep their activations: the same numbers, one pass."""
+    _enter()
+    _local.plain = True
+    try:
+        yield
+    finally:
+        _local.plain = False
         _leave()
 
 
@@ -83,6 +98,7 @@ def _install() -> None:
     _replace(torch.inference_mode, "__enter__", _enter_inference)
     _replace(checkpoint_module, "_checkpoint_without_reentrant_generator", _no_checkpoint)
     _replace(_SingleLevelFunction, "apply", classmethod(_apply))
+    _replace(torch.jit.ScriptFunction, "__call__", _script_call)
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
@@ -161,19 +177,34 @@ def _setattr(module: nn.Module, name: str, value: Any) -> None:
 def _apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
     run = super(_SingleLevelFunction, cls).apply
     recorder = active()
-    if recorder is None:
-        return run(*args, **kwargs)
-    if cls is checkpoint_module.CheckpointFunction:
+    if cls is checkpoint_module.CheckpointFunction and _ignores_checkpoints():
         function, _, *rest = args
         return function(*rest)
-    return recorder.apply(cls, run, args, kwargs)
+    if recorder is None:
+        return run(*args, **kwargs)
+    return recorder.opaque(ops.apply_function, cls, run, args, kwargs)
+
+
+def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    recorder = active()
+    if recorder is None:
+        return _script_function(function, *args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _script_function(function, *args, **kwargs)
+
+    return recorder.opaque(ops.call, function, run, args, kwargs)
 
 
 def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:
-    if active() is None:
-        yield from _checkpoint_generator(*args, **kwargs)
-    else:
+    if _ignores_checkpoints():
         yield
+    else:
+        yield from _checkpoint_generator(*args, **kwargs)
+
+
+def _ignores_checkpoints() -> bool:
+    return active() is not None or getattr(_local, "plain", False)
 
 
 # -- modes -----------------------------------------------------------------------------------------

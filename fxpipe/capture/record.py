@@ -125,8 +125,13 @@ def record_once(
 
 def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], Layout]:
     args, kwargs = call
-    with patched(recorder), recorder.watch, recorder:
-        result = model(*args, **kwargs)
+    try:
+        with patched(recorder), recorder.watch, recorder:
+            result = model(*args, **kwargs)
+    except Exception:
+        if recorder.failure is not None:  # something in between made another error of it
+            raise recorder.failure from None
+        raise
     if recorder.failure is not None:  # the user's code caught it
         raise recorder.failure
     outputs, layout = flatten(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class Recorder(TorchFunctionMode):
         buffers = {storage_key(buffer): name for name, buffer in model.named_buffers()}
         self.script = Script(tensor_names(model), buffers)
         self.values = Values(self.script, self.is_fake)
-        self.watch = Watch()
+        self.watch = Watch(self._unseen)
         self.modules = Modules(self)
         self.regions = Regions(self.script)
         self.failure: FallbackError | None = None
@@ -201,12 +201,29 @@ class Recorder(TorchFunctionMode):
         module = self.model.get_submodule(path)
         return sum(p.numel() for p in module.parameters()) <= GUARD_SHARE * total
 
+    def _unseen(self, operator: Any, arguments: Any) -> AbstractContextManager[None] | None:
+        """The context for an operator that compiled code runs on constants; None if it was seen.
+
+        Raises:
+            KeepWholeError: if it runs on anything else: what it computes would be lost.
+        """
+        if self._paused:
+            return None
+        if self.values.dependence(arguments) is not Dependence.NOTHING:
+            raise self.keep_whole("compiled code computes what fxpipe cannot see", operator)
+        return self.paused()
+
     # -- opaque functions ----------------------------------------------------------------------------
 
-    def apply(
-        self, function: type[Any], run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def opaque(
+        self,
+        target: Callable[..., Any],
+        function: Any,
+        run: Run,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """The result of a hand-written autograd function, recorded as one node."""
+        """The result of a function that is not looked into: one node ``target(function, …)``."""
         with self.paused():
             on = self.values.dependence((args, kwargs))
             given = tuple(self.values.argument(value) for value in args)
@@ -214,9 +231,7 @@ class Recorder(TorchFunctionMode):
             with self.watch.measure() as effects:
                 result = run(*args, **kwargs)
             given = (self.script.constant(function), *given)
-            node = self.script.emit(
-                "call_function", ops.apply_function, given, named, result, effects
-            )
+            node = self.script.emit("call_function", target, given, named, result, effects)
             self.values.bind(result, node, Dependence.WEIGHTS if effects.draws else on)
         return result
 

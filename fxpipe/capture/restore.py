@@ -91,7 +91,9 @@ class ModelState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
+        # a scripted module keeps its attributes in compiled code: nothing to put back by identity
+        self._scripted = [m for m in model.modules() if isinstance(m, torch.jit.ScriptModule)]
+        self._modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
 
     def __enter__(self) -> ModelState:
         self._registries = [
@@ -112,8 +114,12 @@ class ModelState:
 
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        for registry, attributes in zip(self._registries, self._attributes, strict=True):
-            held = [*registry["_buffers"].values(), *attributes.values()]
+        scripted = [[*module.buffers(recurse=False)] for module in self._scripted]
+        plain = [
+            [*registry["_buffers"].values(), *attributes.values()]
+            for registry, attributes in zip(self._registries, self._attributes, strict=True)
+        ]
+        for held in (*plain, *scripted):
             for tensor in held:
                 if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
                     if not isinstance(tensor, nn.Parameter) and id(tensor) not in kept:

@@ -200,7 +200,8 @@ class Values:
         return self._script.sources.here()
 
     def _refuse(self, reason: str) -> KeepWholeError:
-        return KeepWholeError(reason, self._script.frame.path, self._here())
+        frames = self._script.frames
+        return KeepWholeError(reason, frames[-1].path if frames else "", self._here())
 
 
 def _writes(node: torch.fx.Node) -> bool:

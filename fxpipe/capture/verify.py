@@ -12,6 +12,7 @@ from torch import nn
 
 from fxpipe.capture.containers import holds_tensors, tensors
 from fxpipe.capture.execute import GraphRunner
+from fxpipe.capture.patches import without_checkpoints
 from fxpipe.capture.restore import ModelState, Modes, Randomness, random_states
 from fxpipe.capture.signature import Layout, flatten
 from fxpipe.errors import CaptureError
@@ -79,7 +80,7 @@ def _outcome(
     model: nn.Module, leaves: Sequence[Any], run: Callable[[list[Any]], Sequence[Any]]
 ) -> _Outcome:
     copies = [_copy(leaf) for leaf in leaves]
-    with ModelState(model), Randomness(), Modes():
+    with ModelState(model), Randomness(), Modes(), without_checkpoints():
         outputs = list(run(copies))
         random = random_states()
         buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,10 +36,16 @@ class Effects:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every ATen operator while a model is recorded, and notes effects."""
+    """Sees every ATen operator while a model is recorded, and notes effects.
 
-    def __init__(self) -> None:
+    Args:
+        unseen: called with an operator and its arguments that no function mode saw being called: it
+            comes from compiled code. Gives the context to run it in; None if the operator was seen.
+    """
+
+    def __init__(self, unseen: Callable[[Any, Any], AbstractContextManager[None] | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._unseen = unseen
         self._current = Effects()
         self._written: dict[Any, tuple[tuple[int, str], ...]] = {}
 
@@ -65,6 +71,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        context = self._unseen(func, (args, kwargs))
+        if context is not None:
+            with context:
+                return func(*args, **kwargs)
         if draws_random(func, args, kwargs):
             self._current.draws += 1
         result = func(*args, **kwargs)
