@@ -92,8 +92,6 @@ class Shell:
         self.module: nn.Module = object.__new__(type(user))
         self._children = children
         self._managed = {"_modules", *_HOOKS}
-        self._followed: dict[str, Any] = {}
-        self.follow()
         if swap.own_parameters:
             self._managed.add("_parameters")
             self.module.__dict__["_parameters"] = user._parameters.copy()
@@ -101,6 +99,8 @@ class Shell:
             self._managed.add("forward")
             usual = user.__dict__.get("forward") or type(user).forward.__get__(self.module)
             self.module.__dict__["forward"] = swap.forward(self.module, usual)
+        self._followed: dict[str, Any] = {}
+        self.follow()
 
     def follow(self) -> None:
         """Take over what has changed on the user's module since the last step."""

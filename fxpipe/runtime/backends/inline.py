@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from fxpipe.errors import DeadlockError
+from fxpipe.ir.action import Action
 from fxpipe.runtime.backend import Cancelled, RankMain, Route, Surroundings, Transport
 
 
@@ -54,20 +55,9 @@ class InlineBackend:
             BaseException: what a rank's work raised.
         """
         running = {rank: main() for rank, main in enumerate(mains)}
-        waits: dict[int, str] = {}
         try:
-            while running:
-                before = dict(waits)
-                for rank, actions in list(running.items()):
-                    action = next(actions, None)
-                    if action is None:
-                        del running[rank]
-                        waits.pop(rank, None)
-                    else:
-                        waits[rank] = str(action)
-                if running and waits == before:
-                    listed = "; ".join(f"rank {rank} waits for {w}" for rank, w in waits.items())
-                    raise DeadlockError(f"no rank can go on: {listed}")
+            with surroundings():
+                _run_in_turn(running)
         except BaseException:
             transport.cancel()
             raise
@@ -77,3 +67,20 @@ class InlineBackend:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _run_in_turn(running: dict[int, Generator[Action, None, None]]) -> None:
+    """Run all ranks until each has ended, and taken itself out of `running`."""
+    waits: dict[int, str] = {}
+    while running:
+        before = dict(waits)
+        for rank, actions in list(running.items()):
+            action = next(actions, None)
+            if action is None:
+                del running[rank]
+                waits.pop(rank, None)
+            else:
+                waits[rank] = str(action)
+        if running and waits == before:
+            listed = "; ".join(f"rank {rank} waits for {what}" for rank, what in waits.items())
+            raise DeadlockError(f"no rank can go on: {listed}")
