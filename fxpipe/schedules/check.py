@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 
 from fxpipe.errors import DeadlockError, IllegalScheduleError
@@ -13,6 +13,9 @@ from fxpipe.schedules.depend import MAKES, Result, needs
 
 _Key = tuple[Result, int, int]
 """A result, its stage, its micro-batch."""
+
+_Needed = Callable[[Kind, int], tuple[tuple[Result, int], ...]]
+"""(kind, stage) → what such an action needs."""
 
 _LISTED = 40
 """Problems listed at most; a wrong generator breaks a rule thousands of times."""
@@ -33,11 +36,13 @@ def check(schedule: Schedule, graph: StageGraph, *, given: Collection[Result] = 
     """
     makers, problems = _makers(schedule, graph)
     problems += _missing(schedule, graph, makers, given)
+    needed = _needed(graph)
+    problems += _late(schedule, needed, makers)
     if problems:
         more = [f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
         lines = [f"  - {line}" for line in (*problems[:_LISTED], *more)]
         raise IllegalScheduleError("\n".join([f"{_title(schedule)} cannot run:", *lines]))
-    _Run(schedule, graph, makers, given).finish()
+    _Run(schedule, needed, makers, given).finish()
 
 
 def _title(schedule: Schedule) -> str:
@@ -51,17 +56,19 @@ def _makers(schedule: Schedule, graph: StageGraph) -> tuple[dict[_Key, tuple[int
     problems = []
     for rank, actions in enumerate(schedule.ranks):
         for position, action in enumerate(actions):
-            where = f"rank {rank}, position {position}: {action}"
             if not 0 <= action.stage < graph.num_stages:
+                where = _where(rank, position, action)
                 problems.append(f"{where}: there is no stage {action.stage} of {graph.num_stages}")
                 continue
             if home.setdefault(action.stage, rank) != rank:
+                where = _where(rank, position, action)
                 problems.append(f"{where}: stage {action.stage} is on rank {home[action.stage]}")
             for result in MAKES[action.kind]:
                 key = (result, action.stage, action.micro_batch)
                 first = makers.setdefault(key, (rank, position))
                 if first != (rank, position):
                     again = f"rank {first[0]} does at position {first[1]}"
+                    where = _where(rank, position, action)
                     problems.append(f"{where} makes the {_name(key)} again: {again}")
     return makers, problems
 
@@ -72,7 +79,7 @@ def _missing(
     makers: dict[_Key, tuple[int, int]],
     given: Collection[Result],
 ) -> Iterator[str]:
-    """Results that nobody makes, and those made after a use of them on the same rank."""
+    """Results that nobody makes."""
     if not makers:
         yield "it is empty"
     home = {stage: at for (_, stage, _), (at, _) in makers.items()}
@@ -82,25 +89,41 @@ def _missing(
                 if (result, stage, m) not in makers:
                     who = f"rank {home[stage]}" if stage in home else "every rank"
                     yield f"{who} lacks the action that makes the {_name((result, stage, m))}"
+
+
+def _late(
+    schedule: Schedule, needed: _Needed, makers: dict[_Key, tuple[int, int]]
+) -> Iterator[str]:
+    """Results that a rank makes after it needs them itself."""
     for rank, actions in enumerate(schedule.ranks):
         for position, action in enumerate(actions):
-            for result, stage in _needs(action, graph):
-                made = makers.get((result, stage, action.micro_batch))
+            for result, stage in needed(action.kind, action.stage):
+                key = (result, stage, action.micro_batch)
+                made = makers.get(key)
                 if made is not None and made[0] == rank and made[1] > position:
                     yield (
-                        f"rank {rank}, position {position}: {action} needs the "
-                        f"{_name((result, stage, action.micro_batch))}, "
+                        f"{_where(rank, position, action)} needs the {_name(key)}, "
                         f"which the rank makes later, at position {made[1]}"
                     )
 
 
-def _needs(action: Compute, graph: StageGraph) -> Iterator[tuple[Result, int]]:
-    return needs(action, graph) if 0 <= action.stage < graph.num_stages else iter(())
+def _needed(graph: StageGraph) -> _Needed:
+    """What an action of a kind on a stage needs, looked up once."""
+
+    @cache
+    def needed(kind: Kind, stage: int) -> tuple[tuple[Result, int], ...]:
+        return tuple(needs(Compute(kind, stage, 0), graph))
+
+    return needed
 
 
 def _expected(schedule: Schedule, given: Collection[Result]) -> list[Result]:
     wanted = list(Result) if schedule.has_backward else [Result.OUTPUT]
     return [result for result in wanted if result not in given]
+
+
+def _where(rank: int, position: int, action: Compute) -> str:
+    return f"rank {rank}, position {position}: {action}"
 
 
 def _name(key: _Key) -> str:
@@ -114,21 +137,16 @@ class _Run:
     def __init__(
         self,
         schedule: Schedule,
-        graph: StageGraph,
+        needed: _Needed,
         makers: dict[_Key, tuple[int, int]],
         given: Collection[Result],
     ) -> None:
         self._schedule = schedule
+        self._needed = needed
         self._makers = makers
         self._given = frozenset(given)
         self._made: set[_Key] = set()
         self._positions = [0] * schedule.num_ranks
-
-        @cache
-        def needed(kind: Kind, stage: int) -> tuple[tuple[Result, int], ...]:
-            return tuple(needs(Compute(kind, stage, 0), graph))
-
-        self._needed = needed
 
     def finish(self) -> None:
         """Run all ranks to their ends."""

@@ -75,13 +75,14 @@ def _program(
     """One rank's actions; takes the transfers that it receives off their links."""
     arrived: set[Transfer] = set()
     for action in actions:
-        for needed in routes.receives(action):
+        receives = routes.receives(action)
+        for needed in receives:
             link = links[placement.rank_of(needed.source), rank]
             while needed not in arrived:
                 sent = link.popleft()
                 arrived.add(sent)
                 yield _other_end(sent)
-        arrived.difference_update(routes.receives(action))
+        arrived.difference_update(receives)
         yield action
         yield from routes.sends(action)
 

@@ -34,6 +34,15 @@ class Words(nn.Module):
         return y
 
 
+class Indices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)).argmax(1)
+
+
 READY = Skip()
 
 
