@@ -98,7 +98,7 @@ class Entry:
             self._open(marked, anchor)
 
     def _open(self, marked: list[Tensor], anchor: Tensor) -> None:
-        opened = iter(_Receive.apply(self._grads, anchor, marked))
+        opened = iter(_Receive.apply(self._grads, anchor, marked))  # type: ignore[no-untyped-call]
         for at, count in enumerate(self._counts):
             if count is None:
                 self.values[at] = next(opened)

@@ -1,4 +1,4 @@
-"""The backward of one stage on one micro-batch: gradients in at its edges, gradients out at its entry."""
+"""The backward of one stage on one micro-batch: from the gradients of its results to its entry."""
 
 from __future__ import annotations
 

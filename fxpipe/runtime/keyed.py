@@ -16,7 +16,7 @@ from fxpipe.runtime.rng import generator, mix, seeded_default
 _Dispatch = Callable[..., Any]
 
 
-class KeyedMode(TorchDispatchMode):
+class KeyedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, every operator that draws random numbers is given a generator with the next key.
 
     A mode belongs to its thread, and an inner one comes first: what it has given a generator, the
@@ -24,7 +24,7 @@ class KeyedMode(TorchDispatchMode):
     """
 
     def __init__(self, scope: int, first_draw: int = 0) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._scope = scope
         self._draw = first_draw
 

@@ -29,6 +29,7 @@ class LossTask:
         Raises:
             ValueError: if it is no floating scalar, or the output has none.
         """
+        found: Any
         if self.loss_fn is not None:
             found = self.loss_fn(output, target)
             source = "loss_fn returned"

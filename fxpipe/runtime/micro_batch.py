@@ -123,7 +123,7 @@ def scatter_target(target: Any, rows: Sequence[int]) -> list[Any]:
                 f"its first dimension must be {total}"
             )
         else:
-            pieces.append(list(leaf.split(list(rows))))
+            pieces.append(list(torch.split(leaf, list(rows))))
     return [pytree.tree_unflatten([p[m] for p in pieces], structure) for m in range(len(rows))]
 
 
@@ -204,13 +204,13 @@ def scatter_gradient(
 
 
 def gather_input_gradient(
-    leaf: InputLeaf, grads: Sequence[Tensor | None], inputs: Sequence[Tensor]
+    leaf: InputLeaf, grads: Sequence[Any], inputs: Sequence[Tensor]
 ) -> Tensor | None:
     """The gradient of a whole input from those of its micro-batches.
 
     Args:
         leaf: the input.
-        grads: per micro-batch.
+        grads: per micro-batch, a tensor or None.
         inputs: the input as each micro-batch got it.
     """
     if all(grad is None for grad in grads):

@@ -138,6 +138,8 @@ def default_generator(device: torch.device) -> torch.Generator:
         return torch.default_generator
     module = torch.get_device_module(device)
     module.init()
-    index = device.index if device.index is not None else module.current_device()
-    found: torch.Generator = module.default_generators[index]
+    index: int | None = device.index
+    found: torch.Generator = module.default_generators[
+        module.current_device() if index is None else index
+    ]
     return found

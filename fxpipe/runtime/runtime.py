@@ -24,6 +24,7 @@ from fxpipe.errors import ExecutionError, ScheduleError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
+from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
@@ -38,7 +39,7 @@ from fxpipe.runtime.rng import step_key
 from fxpipe.runtime.stage import Ports, StageRunner
 from fxpipe.runtime.step import Layout, Step
 from fxpipe.runtime.surroundings import CallerState
-from fxpipe.runtime.values import Gradients
+from fxpipe.runtime.values import Gradients, tensors_in
 from fxpipe.runtime.weights import Load, StageWeights, add_up, tied_parameters
 
 
@@ -120,6 +121,11 @@ class Runtime:
         )
         for runner in self._runners:
             runner.lane.adopt(runner.weights.tensors())
+
+    @property
+    def signature(self) -> CallSignature:
+        """The shape of a call."""
+        return self._layout.signature
 
     def prepare(self, programs: Sequence[RankProgram]) -> Executable:
         """Rank programs ready to run on these stages; worth keeping.
@@ -248,8 +254,9 @@ class Runtime:
         waits = [lane for lane in self._lanes if not lane.is_synchronous]
         for runner in self._runners:
             runner.weights.follow()
+        given = tensors_in(_given(state)) if waits else []
         for lane in waits:
-            lane.begin([tensor for given in state.inputs for tensor in given])
+            lane.begin(given)
         try:
             self._backend.launch(mains, state.transport, state.caller.enter)
         finally:
@@ -309,6 +316,12 @@ class Call:
             return state.input_grads
         finally:
             state.drop()
+
+
+def _given(state: Step) -> list[Any]:
+    """What the caller gave for the stages to read."""
+    targets = [] if state.loss is None else state.loss.targets
+    return [*map(list, state.inputs), *targets, *map(list, state.output_grads)]
 
 
 def _handed_out(state: Step) -> list[Tensor]:

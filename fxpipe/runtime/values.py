@@ -18,7 +18,7 @@ from fxpipe.errors import ExecutionError
 from fxpipe.ir.spec import ValueSpec, tensor_specs
 
 _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes))
-_PythonNode: Final = torch._C._FunctionBase
+_PythonNode: Final[type] = torch._C._FunctionBase
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:

@@ -23,7 +23,7 @@ class Chain(nn.Module):
 
 
 class SkipNet(nn.Module):
-    """Convolutions, in-place activations, skips through `cat`, whose backward gives strided gradients."""
+    """Convolutions, in-place activations, skips through `cat`: its backward gives strided gradients."""
 
     def __init__(self) -> None:
         super().__init__()

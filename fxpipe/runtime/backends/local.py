@@ -1,4 +1,4 @@
-"""A thread per rank in this process, alive from the first step until the backend is closed or dropped."""
+"""A thread per rank, alive from the first step until the backend is closed or dropped."""
 
 from __future__ import annotations
 
