@@ -102,6 +102,8 @@ class _Chooser:
 
     def is_available(self, node: torch.fx.Node, call: ModuleCall) -> bool:
         """Whether an argument exists where the call would stand."""
+        if node.op == "get_attr":
+            return True
         return node not in self.hidden and self.order[node] < self.order[call.nodes[0]]
 
     def hears_only_arguments(self, call: ModuleCall) -> bool:
