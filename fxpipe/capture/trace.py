@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from fxpipe.capture.batch import Batch, find_batch, resized
+from fxpipe.capture.batch import Batch, resized
 from fxpipe.capture.fallback import Decisions, KeepWholeError
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
 from fxpipe.capture.record import Recording, record, record_once
 from fxpipe.capture.results import output_leaves
+from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.specs import tensor_spec
@@ -60,7 +62,7 @@ def trace(
         raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
     call = _Call(model, *flatten((tuple(args), dict(kwargs or {}))))
     capture = _cascade(call, mode, verify)
-    return replace(capture, situation=situation_of(model, args, kwargs))
+    return replace(capture, situation=situation_of(model, args, kwargs, like=capture))
 
 
 @dataclass
@@ -77,9 +79,10 @@ class _Call:
         held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
         return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
 
-    @property
+    @cached_property
     def batch(self) -> Batch | None:
-        return find_batch(self.leaves)
+        """The rows of the example."""
+        return choose_batch(self.model, self.leaves, self.layout)
 
 
 def _cascade(call: _Call, mode: str, verify: bool) -> Capture:
@@ -158,7 +161,11 @@ def _record_both(
         try:
             unify(first, second, batch, sizes)
         except KeepWholeError as reason:
-            decisions.learn(reason, is_layer=False)
+            if sizes[1] < sizes[0]:
+                # Some of the rows may decide otherwise than all of them; repeated ones decide alike.
+                sizes = (sizes[0], 2 * sizes[0])
+            else:
+                decisions.learn(reason, is_layer=False)
             continue
         return first, tuple(output_leaves(first.outputs, second.outputs, sizes)), sizes[0]
     raise CaptureError("the two recordings at different batch sizes never agree")
