@@ -208,6 +208,7 @@ def _set_intra_op_threads(workers: Sequence[_Worker], count: int) -> None:
 
 
 def _set_and_say(count: int, done: SimpleQueue[None]) -> None:
+    torch.get_num_threads()  # a thread's first question would set its count to the common one
     torch.set_num_threads(count)
     done.put(None)
 
