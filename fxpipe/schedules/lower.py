@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from fxpipe.errors import ScheduleError
@@ -19,7 +19,9 @@ _Route = tuple[Payload, str, int, int]
 
 
 def lower(
-    schedule: Schedule, graph: StageGraph, placement: Placement | None = None
+    schedule: Schedule,
+    graph: StageGraph | Sequence[StageGraph],
+    placement: Placement | None = None,
 ) -> tuple[RankProgram, ...]:
     """The schedule's actions with sends right after what makes a value, receives right before its use.
 
@@ -33,15 +35,22 @@ def lower(
 
     Args:
         schedule: a legal schedule (see `fxpipe.schedules.check.check`).
-        graph: the stages and the values between them.
+        graph: the stages and the values between them; one per micro-batch if they differ (a model
+            that decides on its data may make other values for one than for another).
         placement: stage → rank; where the schedule's actions stand, if None.
 
     Raises:
-        ScheduleError: if an action stands on another rank than `placement` says.
+        ScheduleError: if an action stands on another rank than `placement` says, or there are
+            fewer graphs than micro-batches.
     """
     where = placement or schedule.placement
     _require_placed(schedule, where)
-    routes = _Routes(graph, where)
+    graphs = [graph] * schedule.num_micro_batches if isinstance(graph, StageGraph) else graph
+    if len(graphs) < schedule.num_micro_batches:
+        raise ScheduleError(
+            f"{len(graphs)} stage graphs for {schedule.num_micro_batches} micro-batches"
+        )
+    routes = _Routes(graphs, where)
     links: dict[tuple[int, int], deque[Transfer]] = {}
     for actions in schedule.ranks:
         for action in actions:
@@ -96,25 +105,33 @@ def _other_end(sent: Transfer) -> Transfer:
 class _Routes:
     """Which transfers, as their senders see them, an action waits for and which it causes."""
 
-    def __init__(self, graph: StageGraph, placement: Placement) -> None:
-        @cache
-        def into(kind: Kind, stage: int) -> tuple[_Route, ...]:
-            return tuple(r for r in _routes_in(kind, stage, graph) if _crosses(r, placement))
+    def __init__(self, graphs: Sequence[StageGraph], placement: Placement) -> None:
+        # Graphs are compared by identity here: hashing one would walk through all its specs.
+        distinct = {id(graph): graph for graph in graphs}
+        self._graph_ids = [id(graph) for graph in graphs]
 
         @cache
-        def out(kind: Kind, stage: int) -> tuple[_Route, ...]:
-            return tuple(r for r in _routes_out(kind, stage, graph) if _crosses(r, placement))
+        def into(graph: int, kind: Kind, stage: int) -> tuple[_Route, ...]:
+            found = _routes_in(kind, stage, distinct[graph])
+            return tuple(route for route in found if _crosses(route, placement))
+
+        @cache
+        def out(graph: int, kind: Kind, stage: int) -> tuple[_Route, ...]:
+            found = _routes_out(kind, stage, distinct[graph])
+            return tuple(route for route in found if _crosses(route, placement))
 
         self._into = into
         self._out = out
 
     def receives(self, action: Compute) -> tuple[Transfer, ...]:
         """What must have come before the action."""
-        return _transfers(self._into(action.kind, action.stage), action.micro_batch)
+        graph = self._graph_ids[action.micro_batch]
+        return _transfers(self._into(graph, action.kind, action.stage), action.micro_batch)
 
     def sends(self, action: Compute) -> tuple[Transfer, ...]:
         """What goes out after the action."""
-        return _transfers(self._out(action.kind, action.stage), action.micro_batch)
+        graph = self._graph_ids[action.micro_batch]
+        return _transfers(self._out(graph, action.kind, action.stage), action.micro_batch)
 
 
 def _transfers(routes: tuple[_Route, ...], micro_batch: int) -> tuple[Transfer, ...]:
