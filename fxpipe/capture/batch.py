@@ -32,20 +32,27 @@ class Batch:
         return half if half >= 2 and self.recorded % 2 == 0 else self.recorded * 2
 
 
-def find_batch(leaves: Sequence[Any]) -> Batch | None:
-    """The size that most tensors have along dimension 0 (the first tensor decides a tie).
+def find_batch(leaves: Sequence[Any], dim: int = 0) -> Batch | None:
+    """The size that most tensors have along a dimension (the first tensor decides a tie).
 
-    None if no input tensor has a dimension.
+    With ``dim=1`` a matrix may have its rows along dimension 0: a padding mask of a model that takes
+    sequences first. None if no input tensor has that many dimensions.
     """
-    sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    if not sizes:
+    enough = max(dim + 1, 3 if dim else 1)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() >= enough]
+    if not tensors and dim:
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > dim]
+    if not tensors:
         return None
-    size = Counter(sizes).most_common(1)[0][0]
-    return Batch(size, tuple(0 if _has_rows(leaf, size) else None for leaf in leaves))
+    size = Counter(leaf.shape[dim] for leaf in tensors).most_common(1)[0][0]
+    return Batch(size, tuple(_rows(leaf, dim, size) for leaf in leaves))
 
 
-def _has_rows(leaf: Any, size: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == size
+def _rows(leaf: Any, dim: int, size: int) -> int | None:
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    along = (1, 0) if dim and leaf.dim() <= 2 else (dim,)
+    return next((d for d in along if leaf.dim() > d and leaf.shape[d] == size), None)
 
 
 def resized(leaves: Sequence[Any], batch: Batch, size: int) -> list[Any]:

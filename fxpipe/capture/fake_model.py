@@ -65,9 +65,10 @@ class FakeModel:
 
 
 def _registries(model: nn.Module) -> list[dict[str, Any]]:
-    """The dicts of parameters and buffers of all modules."""
+    """The dicts of parameters and buffers of all modules, but for scripted ones: theirs are fixed."""
     return [
         registry
         for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
         for registry in (module.__dict__["_parameters"], module.__dict__["_buffers"])
     ]

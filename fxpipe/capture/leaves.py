@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -44,3 +44,19 @@ def is_layer(module: nn.Module) -> bool:
     if issubclass(cls, _CONTAINERS):
         return False
     return cls.__module__.startswith(("torch.nn.", "torch.ao.nn."))
+
+
+def takes_fast_path(module: nn.Module, arguments: Any) -> bool:
+    """Whether a module may compute otherwise where no torch function mode is active.
+
+    In inference the layers of nn.Transformer call one fused kernel, and its encoder packs padded
+    sequences.
+    """
+    if module.training:
+        return False
+    if isinstance(module, nn.TransformerEncoder):
+        args, kwargs = arguments
+        masks = [*args[2:3], kwargs.get("src_key_padding_mask")]
+        packs = getattr(module, "use_nested_tensor", False) and not torch.is_grad_enabled()
+        return bool(packs) and any(mask is not None for mask in masks)
+    return isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention)

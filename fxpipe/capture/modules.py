@@ -11,7 +11,7 @@ from torch import nn
 from fxpipe import ops
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
-from fxpipe.capture.leaves import leaf_reason
+from fxpipe.capture.leaves import leaf_reason, takes_fast_path
 from fxpipe.capture.restore import python_random
 from fxpipe.capture.spans import (
     Frame,
@@ -60,16 +60,18 @@ class Modules:
             raise self._recorder.keep_whole("it uses a transform of torch.func", module.forward)
         call = self._calls.get(path, 0)
         self._calls[path] = call + 1
-        if self._is_leaf(module, path):
+        if self._is_leaf(module, path, (args, kwargs)):
             with self._recorder.paused():
                 return self._leaf(module, (path, call, via), run, args, kwargs)
         return self._span(Frame(path, call, module, via), run, args, kwargs)
 
-    def _is_leaf(self, module: nn.Module, path: str) -> bool:
+    def _is_leaf(self, module: nn.Module, path: str, arguments: Any) -> bool:
         decisions = self._recorder.decisions
         if path in decisions.inside:
             return False
         if path in decisions.leaves:
+            return True
+        if takes_fast_path(module, arguments):
             return True
         return bool(path) and leaf_reason(module) is not None
 

@@ -209,6 +209,8 @@ class Recorder(TorchFunctionMode):
         """
         if self._paused:
             return None
+        if torch._C._are_functorch_transforms_active():
+            raise self.keep_whole("it uses a transform of torch.func", operator)
         if self.values.dependence(arguments) is not Dependence.NOTHING:
             raise self.keep_whole("compiled code computes what fxpipe cannot see", operator)
         return self.paused()

@@ -10,19 +10,25 @@ from torch import nn
 
 from fxpipe.capture.batch import find_batch
 from fxpipe.capture.signature import flatten
+from fxpipe.ir.capture import Capture
 
 
 def situation_of(
-    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    like: Capture | None = None,
 ) -> Hashable:
     """A key that is equal for calls which can run the same graph.
 
     It holds the training flags of all submodules, which parameters and inputs require gradients, the
     grad mode and autocast, the structure and constants of the arguments, and their shapes and dtypes
-    with the batch dimension left out.
+    with the batch dimension left out. `like`: a capture of the model; its batch lies along the same
+    dimension (0 if there is none).
     """
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
-    batch = find_batch(leaves)
+    batch = find_batch(leaves, 0 if like is None else batch_dimension(like))
     dims = batch.dims if batch is not None else (None,) * len(leaves)
     return (
         tuple(module.training for module in model.modules()),
@@ -32,6 +38,12 @@ def situation_of(
         layout,
         tuple(_leaf(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)),
     )
+
+
+def batch_dimension(capture: Capture) -> int:
+    """The dimension along which most inputs of a capture have their rows."""
+    dims = [leaf.batch_dim for leaf in capture.signature.inputs if leaf.batch_dim is not None]
+    return max(dims, default=0)
 
 
 def _autocast() -> Hashable:

@@ -1,0 +1,74 @@
+"""Along which dimension the rows of a batch lie, for models that may take sequences first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from fxpipe.capture.batch import Batch, find_batch
+from fxpipe.capture.restore import ModelState, Modes, Randomness
+from fxpipe.capture.signature import Layout, flatten
+
+
+def choose_batch(model: nn.Module, leaves: Sequence[Any], layout: Layout) -> Batch | None:
+    """The batch of a call: along dimension 0, unless rows there turn out not to be independent.
+
+    Only where a module of the model takes its batch second (``batch_first=False``) the model is run:
+    in evaluation mode, once as given and once with another first row. What else changes is no row of
+    its own.
+    """
+    first = find_batch(leaves)
+    second = find_batch(leaves, dim=1)
+    if first is None or second is None or not _takes_sequences_first(model):
+        return first
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in _all(model, leaves)):
+        return second if getattr(model, "batch_first", True) is False else first
+    for batch, dim in ((first, 0), (second, 1)):
+        if batch.size > 1 and _has_independent_rows(model, leaves, layout, batch, dim):
+            return batch
+    return first
+
+
+def _takes_sequences_first(model: nn.Module) -> bool:
+    return any(getattr(module, "batch_first", True) is False for module in model.modules())
+
+
+def _all(model: nn.Module, leaves: Sequence[Any]) -> list[Any]:
+    return [*model.parameters(), *model.buffers(), *leaves]
+
+
+def _has_independent_rows(
+    model: nn.Module, leaves: Sequence[Any], layout: Layout, batch: Batch, dim: int
+) -> bool:
+    """Whether some result has the batch's rows along `dim`, and only its first follows the first."""
+    changed = [_swap_first(leaf, at) for leaf, at in zip(leaves, batch.dims, strict=True)]
+    one, two = (_results(model, given, layout) for given in (leaves, changed))
+    rows = [
+        (a.narrow(dim, 1, batch.size - 1), b.narrow(dim, 1, batch.size - 1))
+        for a, b in zip(one, two, strict=True)
+        if a.dim() > dim and a.shape == b.shape and a.shape[dim] == batch.size
+    ]
+    return bool(rows) and all(torch.equal(a, b) for a, b in rows)
+
+
+def _swap_first(leaf: Any, dim: int | None) -> Any:
+    """A tensor whose first row is like its last; numbers also change sign, so that it differs."""
+    if dim is None:
+        return leaf
+    changed = leaf.detach().clone()
+    first, last = changed.select(dim, 0), changed.select(dim, -1)
+    first.copy_(-last if changed.is_floating_point() else last)
+    return changed
+
+
+def _results(model: nn.Module, leaves: Sequence[Any], layout: Layout) -> list[torch.Tensor]:
+    with ModelState(model), Randomness(), Modes(), torch.no_grad():
+        model.eval()
+        args, kwargs = layout.unflatten(
+            [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        )
+        found = flatten(model(*args, **kwargs))[0]
+    return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
