@@ -26,8 +26,9 @@ from fxpipe.ir.capture import Capture, Span
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec
-from fxpipe.ir.stage import HOST, StageGraph, StageProgram
+from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ops import draws_random
+from fxpipe.portals.store import PortalStore
 
 
 def build_capture(model: nn.Module, *args: torch.Tensor, batch_dim: int | None = 0) -> Capture:
@@ -114,23 +115,21 @@ def run_stages(
     if not isinstance(inputs, Mapping):
         inputs = dict(zip((edge.value for edge in graph.inputs), inputs, strict=True))
     values = dict(inputs)
-    held: dict[tuple[int, str], Any] = {}
+    store = PortalStore(graph.portals)
     returned: tuple[Any, ...] = ()
     for index, (stage, program) in enumerate(zip(stages, programs, strict=True)):
 
         def stash(name: str, value: Any, index: int = index) -> None:
-            edge = next(edge for edge in graph.edges if edge.value == name)
-            assert edge.producer == index
-            assert edge.is_portal
-            held.update(((consumer, name), value) for consumer in edge.consumers)
+            assert name in portals_of(graph, index)
+            store.stash(name, 0, value)
 
         def pop(name: str, index: int = index) -> Any:
-            return held.pop((index, name))
+            return store.pop(name, index, 0)
 
         returned = stage.forward(stash, pop, *(values[name] for name in program.inputs))
         assert isinstance(returned, tuple)
         values = dict(inputs) | dict(zip(program.outputs, returned, strict=True))
-    assert not held, f"portals never popped: {list(held)}"
+    assert len(store) == 0, "a portal was never popped"
     computed = iter(returned)
     return tuple(
         graph.constants[index] if value is None else next(computed)
@@ -138,9 +137,9 @@ def run_stages(
     )
 
 
-def producers(graph: StageGraph) -> dict[str, int]:
-    """Value → the stage that makes it, for every edge."""
-    return {edge.value: edge.producer for edge in graph.edges if edge.producer != HOST}
+def portals_of(graph: StageGraph, stage: int) -> set[str]:
+    """The portals that a stage makes."""
+    return {edge.value for edge in graph.portals if edge.producer == stage}
 
 
 def spec_of(value: Any) -> ValueSpec:
