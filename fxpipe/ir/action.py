@@ -55,7 +55,9 @@ class Compute:
         """
         match = re.fullmatch(r"\s*(\d+)([FBIW])(\d+)\s*", text)
         if match is None:
-            raise ValueError(f"{text!r} is no action: expected <stage><F|B|I|W><micro-batch>, as in 2F0")
+            raise ValueError(
+                f"{text!r} is no action: expected <stage><F|B|I|W><micro-batch>, as in 2F0"
+            )
         return cls(Kind(match[2]), int(match[1]), int(match[3]))
 
 
@@ -72,7 +74,9 @@ class Transfer:
 
     def __str__(self) -> str:
         letter = "a" if self.payload is Payload.ACTIVATION else "g"
-        return f"{self.direction}[{letter}:{self.value}:{self.source}→{self.target}]{self.micro_batch}"
+        return (
+            f"{self.direction}[{letter}:{self.value}:{self.source}→{self.target}]{self.micro_batch}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,9 @@ class Schedule:
         Raises:
             ValueError: if a word is no compute action.
         """
-        rows = [line.replace(",", " ").split() for line in text.strip().splitlines() if line.strip()]
+        rows = [
+            line.replace(",", " ").split() for line in text.strip().splitlines() if line.strip()
+        ]
         return cls(tuple(tuple(Compute.from_text(word) for word in row) for row in rows), name)
 
     def __str__(self) -> str:

@@ -63,8 +63,8 @@ class Opaque:
 
 
 ValueSpec: TypeAlias = (
-    "TensorSpec | Opaque | None | bool | int | float | complex | str | tuple[ValueSpec, ...]"
-    " | dict[str, ValueSpec]"
+    "TensorSpec | Opaque | bool | int | float | complex | str | tuple[ValueSpec, ...]"
+    " | dict[str, ValueSpec] | None"
 )
 """Nested tuples and dicts whose leaves are `TensorSpec`, `Opaque` or plain constants."""
 
