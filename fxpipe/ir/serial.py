@@ -3,7 +3,7 @@
     {"fxpipe": "Cluster", "version": 1, "value": {"ranks": 2, "latency": 0.0, …}}
 
 Compute actions and updates are written as their text (``2F0``, ``2U``), transfers as lists. Tuples,
-dicts and tensors inside value specs are tagged, as ``{"tuple": […]}`` and ``{"tensor": ["int8", [8], false]}``.
+dicts and tensors in value specs are tagged: ``{"tuple": […]}``, ``{"tensor": ["int8", [8], false]}``.
 """
 
 from __future__ import annotations

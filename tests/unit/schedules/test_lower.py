@@ -148,3 +148,18 @@ def test_values_arrive_before_their_use(graph: StageGraph) -> None:
 def test_a_schedule_on_other_ranks_than_placed_is_refused() -> None:
     with pytest.raises(ScheduleError, match="rank 0, position 0: 0F0: stage 0 is placed on rank 1"):
         lower(gpipe(2, 2, 1), linear(2), Placement((1, 0)))
+
+
+def test_a_graph_per_micro_batch() -> None:
+    """Micro-batch 1 hands over another value, and nothing that a gradient comes back for."""
+    graphs = [
+        StageGraph(2, (), (Edge("x", 0, (1,), FLOAT),)),
+        StageGraph(2, (), (Edge("mask", 0, (1,), MASK),)),
+    ]
+    schedule = Schedule.from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1")
+    assert _texts(lower(schedule, graphs)) == [
+        "0F0 send[a:x:0→1]0 0F1 send[a:mask:0→1]1 recv[g:x:1→0]0 0B0 0B1",
+        "recv[a:x:0→1]0 1F0 recv[a:mask:0→1]1 1F1 1B0 send[g:x:1→0]0 1B1",
+    ]
+    with pytest.raises(ScheduleError, match="1 stage graphs for 2 micro-batches"):
+        lower(schedule, graphs[:1])

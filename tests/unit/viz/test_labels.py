@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fxpipe.ir.plan import PartitionPlan
-from fxpipe.viz.labels import stage_rows
+from fxpipe.viz.labels import labels, stage_rows
 
 
 def _plan(*nodes: str) -> PartitionPlan:
@@ -32,3 +32,22 @@ def test_what_does_not_fit_is_counted() -> None:
 def test_only_the_stage_itself() -> None:
     plan = PartitionPlan({"a": 0, "b": 1}, "abc")
     assert stage_rows(plan, {}, 1) == ("b",)
+
+
+def test_labels_of_a_capture() -> None:
+    import torch
+    from torch import nn
+
+    from fxpipe.capture.trace import trace
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = torch.tanh(self.block(x)).view(-1)
+            return y
+
+    capture = trace(Net(), (torch.randn(4, 4),))
+    assert list(labels(capture).values()) == ["block.0", "block.1", "tanh", "view"]
