@@ -28,7 +28,7 @@ from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
-from fxpipe.runtime.instructions import Executable, prepare
+from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.loss import LossTask
@@ -92,8 +92,8 @@ class Runtime:
     ) -> None:
         self._backend = backend
         self._lanes = lanes
-        self._tied = tied_parameters(model, programs)
-        self._runners = []
+        tied = tied_parameters(model, programs)
+        self._runners: list[StageRunner] = []
         names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
         for program in programs:
             lane = lanes[placement.rank_of(program.stage)]
@@ -103,7 +103,7 @@ class Runtime:
                 capture.constants,
                 load,
                 device=lane.device,
-                tied=frozenset(p for p, stages in self._tied.items() if program.stage in stages),
+                tied=frozenset(p for p, stages in tied.items() if program.stage in stages),
                 defers_norms=batch_norm == "deferred",
             )
             ports = Ports.of(program, graph, names)
@@ -120,6 +120,7 @@ class Runtime:
             recompute=Recompute(recompute),
         )
         for runner in self._runners:
+            runner.layout = self._layout
             runner.lane.adopt(runner.weights.tensors())
 
     @property
@@ -127,13 +128,22 @@ class Runtime:
         """The shape of a call."""
         return self._layout.signature
 
-    def prepare(self, programs: Sequence[RankProgram]) -> Executable:
+    def prepare(
+        self, programs: Sequence[RankProgram], variants: Sequence[Runtime] | None = None
+    ) -> Executable:
         """Rank programs ready to run on these stages; worth keeping.
+
+        Args:
+            programs: one per rank.
+            variants: per micro-batch, the runtime whose stages it runs through, where a model decides
+                on its data. They have the same placement and backend. None: this one for all.
 
         Raises:
             ScheduleError: if the stages cannot do what the programs say.
         """
-        return prepare(programs, self._runners)
+        if variants is None:
+            variants = [self] * micro_batches_of(programs)
+        return prepare(programs, [variant._runners for variant in variants])
 
     def run_step(
         self,
@@ -174,7 +184,7 @@ class Runtime:
         try:
             self._launch(executable, state)
             state.statistics.commit()
-            add_up(self._tied, state.leaves)
+            add_up(state.leaves)
             losses = [loss for loss in state.losses if loss is not None]
             return Outcome(
                 loss=weighted_sum(losses, shares) if losses else None,
@@ -235,11 +245,11 @@ class Runtime:
             )
         caller = CallerState.now({lane.device.type for lane in self._lanes}, grad=keeps_graph)
         return Step(
-            self._layout,
-            self._runners,
+            [stages[0].layout for stages in executable.runners],
+            executable.runners,
             batches.inputs,
             caller,
-            [runner.weights.new_leaves(keeps_graph) for runner in self._runners],
+            executable.new_leaves(keeps_graph),
             key=step_key(seed, step),
             keeps_graph=keeps_graph,
             loss=loss,
@@ -252,7 +262,7 @@ class Runtime:
         state.record = Record(len(executable.ranks))
         mains = [partial(run_rank, r, ran, state) for r, ran in enumerate(executable.ranks)]
         waits = [lane for lane in self._lanes if not lane.is_synchronous]
-        for runner in self._runners:
+        for runner in executable.distinct:
             runner.weights.follow()
         given = tensors_in(_given(state)) if waits else []
         for lane in waits:
@@ -262,13 +272,13 @@ class Runtime:
         finally:
             for lane in waits:
                 lane.finish(_handed_out(state))
-            for runner in self._runners:
+            for runner in executable.distinct:
                 runner.weights.write_back()
 
     def _backward(self, executable: Executable, state: Step) -> None:
         self._launch(executable, state)
         if not state.inputs_only:
-            add_up(self._tied, state.leaves)
+            add_up(state.leaves)
 
 
 class Call:

@@ -16,14 +16,16 @@ from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.values import (
     Edges,
     edges_of,
+    map_tensors,
     seal,
     seal_as,
+    tensors_in,
     wanted_gradients,
 )
 from fxpipe.runtime.weights import StageWeights
 
 if TYPE_CHECKING:
-    from fxpipe.runtime.step import Step
+    from fxpipe.runtime.step import Layout, Step
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ class StageRunner:
         ports: where its values are found.
         lane: access to its device.
         weights: what it is bound to.
+        layout: what all its steps have in common.
     """
+
+    layout: Layout
 
     def __init__(
         self,
@@ -150,11 +155,14 @@ class StageRunner:
     def _read_host(self, frame: Frame, micro_batch: int, step: Step) -> None:
         inputs = step.inputs[micro_batch]
         for at, placeholder in self.ports.host:
-            value = inputs[placeholder]
-            if not self.lane.is_synchronous:
-                (moved,) = self.lane.from_caller([value.detach()])
-                value = moved.detach().requires_grad_(value.requires_grad)
-            frame.inputs[at] = value
+            frame.inputs[at] = self._of_caller(inputs[placeholder])
+
+    def _of_caller(self, value: Any) -> Any:
+        """What the caller gave, readable on this stage's device; its marks are kept."""
+        if self.lane.is_synchronous:
+            return value
+        arrived = iter(self.lane.from_caller([tensor.detach() for tensor in tensors_in(value)]))
+        return map_tensors(value, lambda t: next(arrived).detach().requires_grad_(t.requires_grad))
 
     def _forward_with_graph(self, frame: Frame, micro_batch: int, step: Step) -> None:
         entry = Entry(frame.inputs, self._anchor)
@@ -218,20 +226,19 @@ class StageRunner:
         is_rerun: bool,
     ) -> None:
         """Compute the loss, keep the outputs, note where backward starts."""
-        layout = step.layout
-        leaves = layout.output_leaves(returned)
+        leaves = self.layout.output_leaves(returned)
         if step.loss is not None:
             self._finish_loss(frame, leaves, micro_batch, step, is_rerun=is_rerun)
         elif step.keeps_graph and torch.is_grad_enabled():
-            marks = self._sealed_outputs(leaves, step, from_recording=is_rerun)
+            marks = self._sealed_outputs(leaves, from_recording=is_rerun)
             frame.outputs = [edges_of(leaf, mark) for leaf, mark in zip(leaves, marks, strict=True)]
         if not is_rerun and step.keeps_output:
             unknown = step.keeps_graph and not torch.is_grad_enabled()
-            step.outputs[micro_batch] = self._sealed_outputs(leaves, step, from_recording=unknown)
+            step.outputs[micro_batch] = self._sealed_outputs(leaves, from_recording=unknown)
 
-    def _sealed_outputs(self, leaves: list[Any], step: Step, *, from_recording: bool) -> list[Any]:
+    def _sealed_outputs(self, leaves: list[Any], *, from_recording: bool) -> list[Any]:
         if from_recording:
-            marks = map(step.layout.output_marks, range(len(leaves)))
+            marks = map(self.layout.output_marks, range(len(leaves)))
             return [seal_as(leaf, wants) for leaf, wants in zip(leaves, marks, strict=True)]
         return [seal(leaf) for leaf in leaves]
 
@@ -240,8 +247,9 @@ class StageRunner:
     ) -> None:
         task = step.loss
         assert task is not None
+        target = self._of_caller(task.targets[micro_batch])
         with step.caller.autocast():
-            loss = task.loss(step.layout.unflatten(leaves), task.targets[micro_batch])
+            loss = task.loss(self.layout.unflatten(leaves), target)
         if not is_rerun:
             step.losses[micro_batch] = loss.detach()
         if step.keeps_graph and torch.is_grad_enabled():
@@ -283,7 +291,8 @@ class StageRunner:
         if frame.root is not None:
             starts.add_loss(frame.root)
         if frame.outputs:
-            starts.add_all(frame.outputs, step.output_grads[micro_batch])
+            grads = [self._of_caller(grad) for grad in step.output_grads[micro_batch]]
+            starts.add_all(frame.outputs, grads)
         starts.run(only=(self._anchor,) if step.inputs_only else ())
         entry = frame.entry
         assert entry is not None
