@@ -16,6 +16,7 @@ from fxpipe.ir.stage import HOST
 from fxpipe.runtime.backend import Route
 from fxpipe.runtime.stage import StageRunner
 from fxpipe.runtime.values import map_tensors, tensors_in
+from fxpipe.runtime.weights import NO_LEAVES, Leaves
 
 if TYPE_CHECKING:
     from fxpipe.runtime.step import Step
@@ -57,16 +58,41 @@ class Executable:
         routes: the ways between ranks.
         micro_batches: how many there are.
         has_backward: whether any gradient is computed.
+        runners: per micro-batch, its stages.
+        distinct: each of these once, by stage.
     """
 
     ranks: tuple[tuple[Instruction, ...], ...]
     routes: tuple[Route, ...]
     micro_batches: int
     has_backward: bool
+    runners: tuple[tuple[StageRunner, ...], ...]
+    distinct: tuple[StageRunner, ...]
+
+    def new_leaves(self, keeps_graph: bool) -> list[Leaves]:
+        """Per stage, what it reads in place of parameters that other stages read too."""
+        found: list[Leaves] = [NO_LEAVES for _ in self.runners[0]]
+        for runner in self.distinct:
+            leaves = runner.weights.new_leaves(keeps_graph)
+            if leaves:
+                found[runner.stage] = {**leaves, **found[runner.stage]}
+        return found
 
 
-def prepare(programs: Sequence[RankProgram], runners: Sequence[StageRunner]) -> Executable:
+def micro_batches_of(programs: Sequence[RankProgram]) -> int:
+    """How many micro-batches rank programs are for."""
+    computes = (a for p in programs for a in p.actions if isinstance(a, Compute))
+    return 1 + max((action.micro_batch for action in computes), default=-1)
+
+
+def prepare(
+    programs: Sequence[RankProgram], runners: Sequence[Sequence[StageRunner]]
+) -> Executable:
     """Rank programs ready to run on these stages.
+
+    Args:
+        programs: one per rank.
+        runners: per micro-batch, its stages: a model that decides on its data has several variants.
 
     Raises:
         ScheduleError: if an action is of a kind that the stages cannot do, or there are not exactly
@@ -74,21 +100,36 @@ def prepare(programs: Sequence[RankProgram], runners: Sequence[StageRunner]) -> 
     """
     computes = [a for p in programs for a in p.actions if isinstance(a, Compute)]
     stages = {action.stage for action in computes}
-    if stages != set(range(len(runners))):
+    count = micro_batches_of(programs)
+    if len(runners) != count:
         raise ScheduleError(
-            f"the schedule runs stages {sorted(stages)}, the pipeline has {len(runners)}"
+            f"the schedule is for {count} micro-batches, the batch is cut into {len(runners)}"
+        )
+    if stages != set(range(len(runners[0]))):
+        raise ScheduleError(
+            f"the schedule runs stages {sorted(stages)}, the pipeline has {len(runners[0])}"
         )
     maker = _Maker(programs, runners)
     return Executable(
         ranks=tuple(tuple(maker.instructions(program)) for program in programs),
         routes=tuple(maker.routes),
-        micro_batches=1 + max(action.micro_batch for action in computes),
+        micro_batches=count,
         has_backward=any(action.kind is not Kind.FORWARD for action in computes),
+        runners=tuple(map(tuple, runners)),
+        distinct=tuple(
+            sorted({runner: None for stages in runners for runner in stages}, key=_stage_of)
+        ),
     )
 
 
+def _stage_of(runner: StageRunner) -> int:
+    return runner.stage
+
+
 class _Maker:
-    def __init__(self, programs: Sequence[RankProgram], runners: Sequence[StageRunner]) -> None:
+    def __init__(
+        self, programs: Sequence[RankProgram], runners: Sequence[Sequence[StageRunner]]
+    ) -> None:
         self._runners = runners
         self._rank_of = {
             action.stage: program.rank
@@ -123,7 +164,7 @@ class _Maker:
             raise ScheduleError(
                 f"{action}: stage {action.stage} is not prepared for the kind {action.kind.name}"
             )
-        runner = self._runners[action.stage]
+        runner = self._runners[action.micro_batch][action.stage]
         run: Run = partial(method, runner, action.micro_batch)
         moves = tuple(self._moves(action, sent))
         if moves:
@@ -136,12 +177,13 @@ class _Maker:
     def _moves(self, action: Compute, sent: set[tuple[Payload, str, int, int]]) -> Iterator[Run]:
         """What hands values to the stages of the same rank."""
         m, stage = action.micro_batch, action.stage
-        runner, home = self._runners[stage], self._rank_of[stage]
+        runners, home = self._runners[m], self._rank_of[stage]
+        runner = runners[stage]
         if action.kind is Kind.FORWARD:
             for slot, edge in enumerate(runner.ports.writes):
                 for reader in edge.consumers:
                     if self._rank_of[reader] == home:
-                        there = self._runners[reader].ports.read_slot(edge.value)
+                        there = runners[reader].ports.read_slot(edge.value)
                         yield partial(_move_value, stage, slot, reader, there, m)
                 if (Payload.ACTIVATION, edge.value, stage, m) not in sent:
                     yield partial(_drop_value, stage, slot, m)
@@ -149,11 +191,12 @@ class _Maker:
             for slot, edge in enumerate(runner.ports.reads):
                 holder = edge.previous_holder(stage)
                 if edge.is_differentiable and holder != HOST and self._rank_of[holder] == home:
-                    there = self._runners[holder].ports.later_slot(edge.value)
+                    there = runners[holder].ports.later_slot(edge.value)
                     yield partial(_move_gradient, stage, slot, holder, there, m)
 
     def _transfer(self, action: Transfer, is_last: bool) -> Instruction:
-        source, target = self._runners[action.source], self._runners[action.target]
+        runners = self._runners[action.micro_batch]
+        source, target = runners[action.source], runners[action.target]
         is_value = action.payload is Payload.ACTIVATION
         route = self._route(action)
         crosses = not (source.lane.is_synchronous and target.lane.is_synchronous) or (

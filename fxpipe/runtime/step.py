@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fxpipe.ir.action import Action
+from fxpipe.ir.action import Action, Update
 from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.spec import ValueSpec
 from fxpipe.ir.stage import StageGraph, StageProgram
@@ -59,7 +59,7 @@ class Step:
     """The state of one step.
 
     Attributes:
-        layout: what all steps have in common.
+        layouts: per micro-batch, what all steps have in common.
         caller: the calling thread's state.
         inputs: per micro-batch, a tensor for every placeholder.
         keeps_graph: whether backwards will follow.
@@ -83,8 +83,8 @@ class Step:
 
     def __init__(
         self,
-        layout: Layout,
-        runners: Sequence[StageRunner],
+        layouts: Sequence[Layout],
+        runners: Sequence[Sequence[StageRunner]],
         inputs: Sequence[Sequence[Tensor]],
         caller: CallerState,
         leaves: Sequence[Leaves],
@@ -94,7 +94,7 @@ class Step:
         loss: LossTask | None = None,
         keeps_output: bool = True,
     ) -> None:
-        self.layout = layout
+        self.layouts = layouts
         self.caller = caller
         self.inputs = inputs
         self.keeps_graph = keeps_graph
@@ -106,7 +106,7 @@ class Step:
         self.inputs_only = False
         count = len(inputs)
         self.frames: list[list[Frame]] = [
-            [runner.new_frame() for _ in range(count)] for runner in runners
+            [stages[stage].new_frame() for stages in runners] for stage in range(len(runners[0]))
         ]
         self.losses: list[Tensor | None] = [None] * count
         self.outputs: list[list[Any]] = [[] for _ in range(count)]
@@ -115,11 +115,12 @@ class Step:
 
     def reruns(self, micro_batch: int) -> bool:
         """Whether the forward of a micro-batch keeps only its inputs."""
-        return self.layout.recompute.reruns(micro_batch, len(self.inputs))
+        return self.layouts[micro_batch].recompute.reruns(micro_batch, len(self.inputs))
 
     def explain(self, error: BaseException, action: Action) -> None:
         """Add to an exception where the pipeline was."""
-        add_notes(error, action, self.layout.programs, self.layout.files)
+        layout = self.layouts[0 if isinstance(action, Update) else action.micro_batch]
+        add_notes(error, action, layout.programs, layout.files)
 
     def drop(self) -> None:
         """Let go of everything that was kept for backward."""

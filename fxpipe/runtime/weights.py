@@ -217,14 +217,16 @@ def tied_parameters(
     }
 
 
-def add_up(tied: Mapping[Tensor, Sequence[int]], leaves: Sequence[Leaves]) -> None:
+def add_up(leaves: Sequence[Leaves]) -> None:
     """Add what the stages' leaves have accumulated to the parameters' gradients, in stage order.
 
     It goes through autograd, so that hooks of the parameters are called.
+
+    Args:
+        leaves: per stage.
     """
-    for parameter, stages in tied.items():
-        for stage in stages:
-            leaf = leaves[stage].get(parameter)
-            if leaf is not None and leaf.grad is not None:
+    for of_stage in leaves:
+        for parameter, leaf in of_stage.items():
+            if leaf.grad is not None:
                 grad, leaf.grad = leaf.grad, None
                 torch.autograd.backward((parameter,), (grad.to(parameter.device),))
