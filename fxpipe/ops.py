@@ -32,6 +32,16 @@ def affine(size: int, numerator: int, denominator: int, offset: int) -> int:
     return size * numerator // denominator + offset
 
 
+def affine_float(size: int, slope: float, offset: float) -> float:
+    """``size * slope + offset``: a number that follows the batch size."""
+    return size * slope + offset
+
+
+def ratio(numerator: float, size: int) -> float:
+    """``numerator / size``: a number that falls with the batch size."""
+    return numerator / size
+
+
 def enter_autocast(
     device_type: str, dtype: torch.dtype | None, enabled: bool, cache_enabled: bool | None
 ) -> torch.autocast:

@@ -105,8 +105,8 @@ def _cascade(call: _Call, mode: str, verify: bool) -> Capture:
             raise
         try:
             return _capture(call, second, verify)
-        except CaptureError as other:
-            error.add_note(f"A {second} run fails as well: {other}")
+        except Exception as other:
+            error.add_note(f"A {second} run fails as well: {type(other).__name__}: {other}")
         raise
 
 

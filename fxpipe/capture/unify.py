@@ -1,13 +1,13 @@
 """Two recordings of different batch sizes made into one graph that holds for every size.
 
-Integers that differ become affine functions of the batch size; anything else that differs is a reason
+Numbers that differ become functions of the batch size; anything else that differs is a reason
 for the module around it to stay whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -21,6 +21,20 @@ from fxpipe.capture.record import Recording
 from fxpipe.ir.capture import Span
 
 _DENOMINATORS: Final = (2, 3, 4, 8, 16)
+SIZE: Final = "size"
+"""Stands for the batch size among the arguments of a `Formula`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """How a number follows the batch size."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+    def __call__(self, size: int) -> Any:
+        """The number for a batch size."""
+        return self.function(*(size if arg is SIZE else arg for arg in self.args))
 
 
 def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]) -> None:
@@ -30,7 +44,7 @@ def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, i
         sizes: rows of the two recordings.
 
     Raises:
-        KeepWholeError: if they differ in more than integers that follow the batch size.
+        KeepWholeError: if they differ in more than numbers that follow the batch size.
     """
     _Comparison(first, second, batch, sizes).run()
 
@@ -43,7 +57,7 @@ class _Comparison:
         self._batch = batch
         self._sizes = sizes
         self._same: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._helpers: dict[tuple[int, int, int] | None, torch.fx.Node] = {}
+        self._helpers: dict[Formula | None, torch.fx.Node] = {}
         self._node: torch.fx.Node | None = None
 
     def run(self) -> None:
@@ -59,7 +73,7 @@ class _Comparison:
     def _compare(self, node: torch.fx.Node, other: torch.fx.Node) -> None:
         if (node.op, node.target) != (other.op, other.target):
             raise self._differ("it takes other steps")
-        if node.meta.get("draws") != other.meta.get("draws"):
+        if node.op != "call_module" and node.meta.get("draws") != other.meta.get("draws"):
             raise self._differ("it draws another number of random numbers")
         self._same[other] = node
         if node.op == "get_attr":
@@ -114,29 +128,31 @@ class _Comparison:
     def _leaf(self, one: Any, two: Any) -> Any:
         if one == two or (one != one and two != two):
             return one
+        formula = None
         if isinstance(one, int) and not isinstance(one, bool):
-            fit = fit_affine(self._sizes, (one, two))
-            if fit is not None:
-                return self._helper(fit)
-        raise self._differ(f"{one!r} becomes {two!r}")
+            formula = fit_affine(self._sizes, (one, two))
+        elif isinstance(one, float):
+            formula = fit_float(self._sizes, (one, two))
+        if formula is None:
+            raise self._differ(f"{one!r} becomes {two!r}")
+        return self._helper(formula, one)
 
-    # -- integers that follow the batch size ---------------------------------------------------------
+    # -- numbers that follow the batch size ----------------------------------------------------------
 
-    def _helper(self, fit: tuple[int, int, int]) -> torch.fx.Node:
-        """The node that computes an integer from the batch size; one for each formula."""
+    def _helper(self, formula: Formula, value: float) -> torch.fx.Node:
+        """The node that computes a number from the batch size; one for each formula."""
         size = self._size()
-        if fit == (1, 1, 0):
+        if formula == Formula(ops.affine, (SIZE, 1, 1, 0)):
             return size
-        if fit not in self._helpers:
+        if formula not in self._helpers:
             last = list(self._helpers.values())[-1]
+            args = tuple(size if arg is SIZE else arg for arg in formula.args)
             with self._first.graph.inserting_after(last):
                 node = self._first.graph.create_node(
-                    "call_function", ops.affine, (size, *fit), {}, name="rows"
+                    "call_function", formula.function, args, {}, name="rows"
                 )
-            numerator, denominator, offset = fit
-            value = ops.affine(self._sizes[0], numerator, denominator, offset)
-            self._helpers[fit] = _describe(node, value)
-        return self._helpers[fit]
+            self._helpers[formula] = _describe(node, value)
+        return self._helpers[formula]
 
     def _size(self) -> torch.fx.Node:
         if None not in self._helpers:
@@ -167,21 +183,35 @@ class _Comparison:
         )
 
 
-def fit_affine(sizes: tuple[int, int], values: tuple[int, int]) -> tuple[int, int, int] | None:
-    """Numerator, denominator and offset so that ``size * n // d + o`` gives both values.
+def fit_affine(sizes: tuple[int, int], values: tuple[int, int]) -> Formula | None:
+    """``size * n // d + o`` that gives both values; None if there is none.
 
-    Whole multiples come first, then exact fractions, then fractions rounded down. None if none fits.
+    Whole multiples come first, then exact fractions, then fractions rounded down.
     """
     slope = Fraction(values[1] - values[0], sizes[1] - sizes[0])
     for denominator in (slope.denominator, *_DENOMINATORS):
         numerator = round(slope * denominator)
         offset = values[0] - sizes[0] * numerator // denominator
-        if numerator and sizes[1] * numerator // denominator + offset == values[1]:
-            return numerator, denominator, offset
+        formula = Formula(ops.affine, (SIZE, numerator, denominator, offset))
+        if numerator and formula(sizes[1]) == values[1]:
+            return formula
     return None
 
 
-def _describe(node: torch.fx.Node, value: int) -> torch.fx.Node:
+def fit_float(sizes: tuple[int, int], values: tuple[float, float]) -> Formula | None:
+    """A multiple or a fraction of the batch size that gives both values exactly; None if none does."""
+    slope = (values[1] - values[0]) / (sizes[1] - sizes[0])
+    candidates = (
+        Formula(ops.ratio, (values[0] * sizes[0], SIZE)),
+        Formula(ops.affine_float, (SIZE, slope, values[0] - slope * sizes[0])),
+    )
+    for formula in candidates:
+        if (formula(sizes[0]), formula(sizes[1])) == values:
+            return formula
+    return None
+
+
+def _describe(node: torch.fx.Node, value: float) -> torch.fx.Node:
     node.meta.update(
         path="", call=0, source="", spec=value, storages=(), mutates=(), buffers=(), draws=0, regions=()
     )  # fmt: skip

@@ -116,9 +116,11 @@ def _gradients(
     roots = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
     if not roots or not sources:
         return {}
-    found = torch.autograd.grad(
-        roots, list(sources.values()), [_ramp(root) for root in roots], allow_unused=True
-    )
+    ramps = [_ramp(root) for root in roots]
+    try:
+        found = torch.autograd.grad(roots, list(sources.values()), ramps, allow_unused=True)
+    except RuntimeError as error:  # a model for inference may have no backward: nor has its graph
+        return {f"backward that fails: {type(error).__name__}": None}
     return dict(zip(sources, found, strict=True))
 
 
@@ -142,8 +144,10 @@ def _difference(eager: _Outcome, graph: _Outcome, slack: _Outcome | None) -> str
     for kind in ("gradients", "buffers"):
         ones, twos = getattr(eager, kind), getattr(graph, kind)
         others = getattr(slack, kind) if slack else ones
+        if list(ones) != list(twos):
+            return f"{kind} of {sorted(set(ones) ^ set(twos))} are found in one of them only"
         for name, one in ones.items():
-            if not same(one, twos.get(name), others[name]):
+            if not same(one, twos[name], others[name]):
                 return f"{kind[:-1]} of {name} differs"
     if not all(map(same, eager.random, graph.random)):
         return "it draws other random numbers"
