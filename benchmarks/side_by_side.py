@@ -9,6 +9,7 @@ from benchmarks.bound import simulated_bound
 from benchmarks.contenders import (
     CORES,
     Recompute,
+    Step,
     eager,
     fxpipe_step,
     pipeline,
@@ -27,7 +28,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a workload's name")
     options = parser.parse_args()
     counts = options.micro_batches or ([2] if options.quick else [4, 8, 16])
-    rounds = 2 if options.quick else options.rounds
+    rounds = 1 if options.quick else options.rounds
+    modes = MODES[:1] if options.quick else MODES
     report = Report(
         "side_by_side",
         "One training step beside torchgpipe and eager, 2 stages",
@@ -54,11 +56,17 @@ def main() -> None:
     )
     for workload in workloads(options.quick):
         if options.only.lower() in workload.name.lower():
-            _measure(report, workload, counts, rounds)
+            _measure(report, workload, counts, modes, rounds)
     report.write(options.out)
 
 
-def _measure(report: Report, workload: Workload, counts: list[int], rounds: int) -> None:
+def _measure(
+    report: Report,
+    workload: Workload,
+    counts: list[int],
+    modes: tuple[Recompute, ...],
+    rounds: int,
+) -> None:
     model = workload.make()
     x, target = workload.batch()
     for count in counts:
@@ -68,7 +76,7 @@ def _measure(report: Report, workload: Workload, counts: list[int], rounds: int)
             f"{2 * speed:.2f} times the work of one."
         )
         plan = None
-        for mode in MODES:
+        for mode in modes:
             pipe = pipeline(model, x, chunks=count, recompute=mode, plan=plan)
             plan = pipe.plan
             with pipe:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture as Capture
     from fxpipe.ir.cluster import Cluster as Cluster
     from fxpipe.ir.cost import CostProfile as CostProfile
+    from fxpipe.ir.cost import StageCost as StageCost
     from fxpipe.ir.plan import PartitionPlan as PartitionPlan
     from fxpipe.ir.plan import Placement as Placement
     from fxpipe.ir.program import RankProgram as RankProgram
@@ -70,7 +71,7 @@ _HOME: Final = {
     "fxpipe.ir.action": ("Compute", "Kind"),
     "fxpipe.ir.capture": ("Capture",),
     "fxpipe.ir.cluster": ("Cluster",),
-    "fxpipe.ir.cost": ("CostProfile",),
+    "fxpipe.ir.cost": ("CostProfile", "StageCost"),
     "fxpipe.ir.plan": ("PartitionPlan", "Placement"),
     "fxpipe.ir.program": ("RankProgram",),
     "fxpipe.ir.schedule": ("Schedule",),

@@ -13,7 +13,7 @@ import fxpipe
 EXPORTED = """
 Capture CaptureError Cluster CodegenError Compute CostProfile DeadlockError Edge ExecutionError
 FormatError FxPipeError IllegalPlanError IllegalScheduleError InfeasiblePlanError InternalError Kind
-PartitionError PartitionPlan Pipeline Placement RankProgram Schedule ScheduleError StageGraph
+PartitionError PartitionPlan Pipeline Placement RankProgram Schedule ScheduleError StageCost StageGraph
 StageProgram StepResult Timeline TransportError compile estimate from_json generate link lower
 partition profile render run simulate to_json trace
 """.split()

@@ -27,7 +27,7 @@ def peaks(schedule: str, recompute: str) -> list[int]:
     ) as pipe:
         return counted(
             pipe,
-            lambda: pipe.step(x, loss_fn=lambda output: output.sum()),
+            lambda: pipe.step(x, loss_fn=lambda output, _: output.sum()),
             ignore=(x, *model.parameters()),
         )
 
