@@ -217,7 +217,16 @@ class Pipeline(nn.Module):
             line = self._line
         else:
             line = next_line(self.module, some_args, some_kwargs, self._options, self._line)
-        return Situation(self.module, line, self._lanes, self._backend, self._options)
+        return self._ready(line)
+
+    def _ready(self, line: Line) -> Situation:
+        return Situation(
+            self.module, line, self._lanes, self._backend, self._options, self._record_variant
+        )
+
+    def _record_variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Situation:
+        """The situation of a micro-batch that decides otherwise than those recorded before."""
+        return self._ready(next_line(self.module, args, kwargs, self._options, self._made))
 
     def _micro_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

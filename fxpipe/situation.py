@@ -1,18 +1,24 @@
-"""`Situation`: one recorded way of calling a model, made ready to run under the chosen schedule."""
+"""`Situation`: one recorded way of calling a model, made ready to run under the chosen schedule.
+
+A model may decide on its data (``if mask.all():``). A recording then holds for the micro-batches that
+decide alike; for others the model is recorded again, as a sibling of the first situation with the
+same placement. The micro-batches of one step may run through different siblings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from torch import Tensor, nn
 
+from fxpipe.capture.guards import failed_guard
 from fxpipe.capture.signature import flatten
 from fxpipe.codegen.load import load
 from fxpipe.compiler import Line
 from fxpipe.drop_in import differentiable_call
-from fxpipe.errors import ExecutionError
+from fxpipe.errors import CaptureError, ExecutionError
 from fxpipe.ir.action import Compute
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
@@ -34,6 +40,12 @@ from fxpipe.schedules.registry import resolve
 from fxpipe.simulator.engine import simulate
 
 
+Record: TypeAlias = "Callable[[tuple[Any, ...], dict[str, Any]], Situation]"
+"""Records the model anew for one micro-batch."""
+
+_MAX_SIBLINGS: Final = 16
+
+
 @dataclass(frozen=True)
 class Seed:
     """What decides the random numbers of a step: a base and the step's number."""
@@ -47,6 +59,7 @@ class Situation:
 
     Attributes:
         line: what the compiler made.
+        siblings: recordings of the same call that decide otherwise on its data; this one is the first.
     """
 
     def __init__(
@@ -56,10 +69,15 @@ class Situation:
         lanes: Sequence[Lane],
         backend: Backend,
         options: Options,
+        record: Record,
     ) -> None:
         self.line = line
+        self.siblings = [self]
+        self._model = model
         self._options = options
-        self._executables: dict[tuple[str, int], Executable] = {}
+        self._record = record
+        self._decides = any("ops.check_value(" in program.source for program in line.stages)
+        self._executables: dict[tuple[Any, ...], Executable] = {}
         self._runtime = Runtime(
             model,
             line.capture,
@@ -107,7 +125,7 @@ class Situation:
         """Forward and backward of a batch under the schedule: the outcome, and the joined output."""
         batches = self.scatter(args, kwargs)
         outcome = self._runtime.run_step(
-            self._executable("step", batches.count),
+            self._executable("step", self._variants(batches, args, kwargs)),
             batches,
             seed=seed.base,
             step=seed.step,
@@ -122,7 +140,8 @@ class Situation:
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], seed: Seed) -> Any:
         """All forwards; nothing is kept for a backward."""
         batches = self.scatter(args, kwargs)
-        call = self._forward(batches, seed, keeps_graph=False)
+        variants = self._variants(batches, args, kwargs)
+        call = self._forward(batches, variants, seed, keeps_graph=False)
         return self._join(call.outputs, batches).result()
 
     def differentiable(
@@ -135,21 +154,30 @@ class Situation:
         """All forwards; the result's backward runs all backwards."""
         tensors = self._tensors(args, kwargs)
         batches = self.scatter(args, kwargs)
+        variants = self._variants(batches, args, kwargs)
         wanted = [at for at, tensor in enumerate(tensors) if tensor.requires_grad]
         joined: list[JoinedOutputs] = []
 
         def run() -> tuple[_Half, list[Tensor]]:
-            call = self._forward(batches, seed, keeps_graph=True)
+            call = self._forward(batches, variants, seed, keeps_graph=True)
             outputs = self._join(call.outputs, batches)
             joined.append(outputs)
-            return _Half(self, call, outputs, batches, wanted), outputs.differentiable()
+            half = _Half(self, call, outputs, batches, variants, wanted)
+            return half, outputs.differentiable()
 
         made = differentiable_call(run, [tensors[at] for at in wanted], parameters)
         return joined[0].result(made)
 
-    def _forward(self, batches: MicroBatches, seed: Seed, *, keeps_graph: bool) -> Call:
+    def _forward(
+        self,
+        batches: MicroBatches,
+        variants: Sequence[Situation],
+        seed: Seed,
+        *,
+        keeps_graph: bool,
+    ) -> Call:
         return self._runtime.forward(
-            self._executable("forward", batches.count),
+            self._executable("forward", variants),
             batches,
             seed=seed.base,
             step=seed.step,
@@ -181,14 +209,56 @@ class Situation:
             leaf, [given[at] for given in grads], [inputs[at] for inputs in batches.inputs]
         )
 
-    # ---- rank programs, kept per number of micro-batches ------------------------------------------
+    # ---- decisions on data -----------------------------------------------------------------------
 
-    def _executable(self, kind: str, micro_batches: int) -> Executable:
-        key = (kind, micro_batches)
+    def _variants(
+        self, batches: MicroBatches, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Sequence[Situation]:
+        """For each micro-batch the sibling whose decisions come out as the micro-batch's.
+
+        Raises:
+            CaptureError: if there are too many.
+        """
+        if not self._decides:
+            return [self] * batches.count
+        leaves, layout = flatten((args, dict(kwargs)))
+        chosen = []
+        for inputs in batches.inputs:
+            given = iter(inputs)
+            pieces = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            chosen.append(self._sibling(*layout.unflatten(pieces)))
+        return chosen
+
+    def _sibling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Situation:
+        for known in self.siblings:
+            if failed_guard(known.line.capture, self._model, args, kwargs) is None:
+                return known
+        if len(self.siblings) == _MAX_SIBLINGS:
+            guard = failed_guard(self.line.capture, self._model, args, kwargs)
+            where = guard.meta["source"] if guard is not None else "its forward"
+            raise CaptureError(
+                f"the model decides on its data in more than {_MAX_SIBLINGS} ways ({where}): each "
+                "way is a recording of its own. Take the decision out of the model's forward, or "
+                "put it in a module that no cut divides (cuts=...)"
+            )
+        new = self._record(args, kwargs)
+        if new.line.capture.signature.output != self.line.capture.signature.output:
+            raise CaptureError(
+                "the structure of the model's result depends on its data: micro-batches of one "
+                "batch cannot be joined"
+            )
+        self.siblings.append(new)
+        return new
+
+    # ---- rank programs, kept per micro-batches' variants -------------------------------------------
+
+    def _executable(self, kind: str, variants: Sequence[Situation]) -> Executable:
+        key = (kind, *map(id, variants))
         if key not in self._executables:
-            schedule = self._schedule_of(kind, micro_batches)
-            programs = lower(schedule, self.line.stage_graph, self.line.placement)
-            self._executables[key] = self._runtime.prepare(programs)
+            graphs = [variant.line.stage_graph for variant in variants]
+            programs = lower(self._schedule_of(kind, len(variants)), graphs, self.line.placement)
+            runtimes = [variant._runtime for variant in variants]
+            self._executables[key] = self._runtime.prepare(programs, runtimes)
         return self._executables[key]
 
     def _schedule_of(self, kind: str, micro_batches: int) -> Schedule:
@@ -211,12 +281,14 @@ class _Half:
         call: Call,
         outputs: JoinedOutputs,
         batches: MicroBatches,
+        variants: Sequence[Situation],
         wanted: Sequence[int],
     ) -> None:
         self._situation = situation
         self._call = call
         self._outputs = outputs.without_values()
         self._batches = batches
+        self._variants = variants
         self._wanted = wanted
 
     def backward(
@@ -224,7 +296,7 @@ class _Half:
     ) -> Sequence[Tensor | None]:
         """Run all backwards; the gradients of the inputs that require grad."""
         found = self._call.backward(
-            self._situation._executable("backward", self._batches.count),
+            self._situation._executable("backward", self._variants),
             self._outputs.gradients(grads),
             inputs_only=inputs_only,
         )

@@ -59,19 +59,14 @@ class Frame:
 
     def forget_graph(self) -> None:
         """Let go of everything but the gradients to be handed on."""
-        self.edges = []
-        self.entry = None
-        self.root = None
-        self.outputs = []
-        self.replay = None
-        self.inputs = [None] * len(self.inputs)
-        self.later = [None] * len(self.later)
+        self.inputs, self.later, self.edges, self.outputs = [], [], [], []
+        self.entry = self.root = self.replay = None
 
 
 class Entry:
     """The values that a stage read, as part of its graph, and the gradients that come back for them."""
 
-    __slots__ = ("_counts", "_grads", "values")
+    __slots__ = ("_counts", "_grads", "_size", "values")
 
     def __init__(self, sealed: Sequence[Any], anchor: Tensor) -> None:
         """Open sealed values: where a gradient is wanted, autograd follows them from here on.
@@ -81,31 +76,30 @@ class Entry:
             anchor: a leaf that requires grad; it gets none. It makes autograd follow the values
                 without them being inputs of a node, which would keep their memory.
         """
+        self.values: list[Any]
+        self._size = len(sealed)
         self._grads: list[tuple[Tensor | None, ...]] = []
-        marked: list[Tensor] = []
-        self._counts: list[int | None] = []
-        for value in sealed:
-            before = len(marked)
-            if isinstance(value, Tensor):
-                if value.requires_grad:
-                    marked.append(value)
-                self._counts.append(None if value.requires_grad else 0)
-            else:
-                marked.extend(t for t in tensors_in(value) if t.requires_grad)
-                self._counts.append(len(marked) - before)
-        self.values: list[Any] = list(sealed)
-        if marked:
-            self._open(marked, anchor)
+        self._counts: list[int | None] | None = None
+        marked = [v for v in sealed if isinstance(v, Tensor) and v.requires_grad]
+        if marked and len(marked) == len(sealed):  # the usual stage
+            self.values = list(_Receive.apply(self._grads, anchor, marked))  # type: ignore[no-untyped-call]
+        else:
+            self._open_containers(sealed, anchor)
 
-    def _open(self, marked: list[Tensor], anchor: Tensor) -> None:
-        opened = iter(_Receive.apply(self._grads, anchor, marked))  # type: ignore[no-untyped-call]
-        for at, count in enumerate(self._counts):
-            if count is None:
-                self.values[at] = next(opened)
-            elif count:
-                self.values[at] = map_tensors(
-                    self.values[at], lambda t: next(opened) if t.requires_grad else t
-                )
+    def _open_containers(self, sealed: Sequence[Any], anchor: Tensor) -> None:
+        marked: list[Tensor] = []
+        self._counts = []
+        for value in sealed:
+            inside = [tensor for tensor in tensors_in(value) if tensor.requires_grad]
+            marked.extend(inside)
+            self._counts.append(None if isinstance(value, Tensor) and inside else len(inside))
+        self.values = list(sealed)
+        if marked:
+            opened = iter(_Receive.apply(self._grads, anchor, marked))  # type: ignore[no-untyped-call]
+            self.values = [
+                map_tensors(value, lambda t: next(opened) if t.requires_grad else t)
+                for value in sealed
+            ]
 
     def close(self) -> list[Any]:
         """The opened values, which are not held any longer."""
@@ -114,16 +108,14 @@ class Entry:
 
     def gradients(self) -> list[Gradients]:
         """For each value the gradient as the engine made it; None where there is none."""
-        if not self._grads:
-            return [None] * len(self._counts)
-        grads = iter(self._grads.pop())
-        found: list[Gradients] = []
-        for count in self._counts:
-            if count is None:
-                found.append(next(grads))
-            else:
-                found.append(tuple(next(grads) for _ in range(count)) or None)
-        return found
+        grads = self._grads.pop() if self._grads else ()
+        if self._counts is None:
+            return list(grads) or [None] * self._size
+        given = iter(grads or (None,) * sum(count or 1 for count in self._counts))
+        return [
+            next(given) if count is None else tuple(next(given) for _ in range(count)) or None
+            for count in self._counts
+        ]
 
 
 class _Receive(torch.autograd.Function):

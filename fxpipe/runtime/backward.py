@@ -23,21 +23,18 @@ class Roots:
         self._at: list[GradientEdge | Tensor] = []
         self._grads: list[Tensor] = []
 
-    def add(self, edges: Edges, grads: Gradients) -> None:
-        """A value's gradient, if there is one and the value is part of the stage's graph."""
-        if isinstance(edges, GradientEdge) and isinstance(grads, Tensor):
-            self._at.append(edges)
-            self._grads.append(grads)
-        else:
-            for edge, grad in roots(edges, grads):
+    def add_all(self, edges: Iterable[Edges], grads: Iterable[Gradients]) -> None:
+        """Values' gradients, position by position, where there is one and the value has a graph."""
+        for edge, grad in zip(edges, grads, strict=False):
+            if edge is None or grad is None:
+                continue
+            if isinstance(grad, Tensor) and isinstance(edge, GradientEdge):
                 self._at.append(edge)
                 self._grads.append(grad)
-
-    def add_all(self, edges: Iterable[Edges], grads: Iterable[Gradients]) -> None:
-        """Several values' gradients, position by position."""
-        for edge, grad in zip(edges, grads, strict=False):
-            if edge is not None and grad is not None:
-                self.add(edge, grad)
+            else:
+                for one, its_grad in roots(edge, grad):
+                    self._at.append(one)
+                    self._grads.append(its_grad)
 
     def add_loss(self, loss: Tensor) -> None:
         """A scalar to be differentiated."""

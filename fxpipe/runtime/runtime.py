@@ -33,10 +33,11 @@ from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.micro_batch import MicroBatches, scatter_target, weighted_sum
+from fxpipe.runtime.ports import Ports
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
 from fxpipe.runtime.rng import step_key
-from fxpipe.runtime.stage import Ports, StageRunner
+from fxpipe.runtime.stage import StageRunner
 from fxpipe.runtime.step import Layout, Step
 from fxpipe.runtime.surroundings import CallerState
 from fxpipe.runtime.values import Gradients, tensors_in
@@ -114,9 +115,6 @@ class Runtime:
             graph=graph,
             programs=tuple(programs),
             files=tuple(_file_of(runner.weights.module) for runner in self._runners),
-            output_specs=tuple(
-                None if name is None else capture.spec(name) for name in graph.outputs
-            ),
             recompute=Recompute(recompute),
         )
         for runner in self._runners:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fxpipe.ir.action import Action, Update
 from fxpipe.ir.signature import CallSignature
-from fxpipe.ir.spec import ValueSpec
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.runtime.activations import Frame
 from fxpipe.runtime.backend import Transport
@@ -21,7 +20,7 @@ from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
 from fxpipe.runtime.stage import StageRunner
 from fxpipe.runtime.surroundings import CallerState
-from fxpipe.runtime.values import Gradients, wanted_gradients
+from fxpipe.runtime.values import Gradients
 from fxpipe.runtime.weights import Leaves
 
 
@@ -34,8 +33,6 @@ class Layout:
     programs: tuple[StageProgram, ...]
     files: tuple[str, ...]
     """Name of each stage's source in tracebacks."""
-    output_specs: tuple[ValueSpec, ...]
-    """Of the model's output leaves."""
     recompute: Recompute
 
     def output_leaves(self, returned: Sequence[Any]) -> list[Any]:
@@ -49,10 +46,6 @@ class Layout:
     def unflatten(self, leaves: list[Any]) -> Any:
         """The model's result."""
         return self.signature.output.unflatten(leaves)
-
-    def output_marks(self, at: int) -> tuple[bool, ...]:
-        """For each tensor of an output leaf, whether it requires grad."""
-        return wanted_gradients(self.output_specs[at])
 
 
 class Step:

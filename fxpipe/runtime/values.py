@@ -6,7 +6,7 @@ and ``requires_grad`` of a detached tensor says whether a gradient is wanted for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from fxpipe.capture.containers import take_apart
 from fxpipe.errors import ExecutionError
-from fxpipe.ir.spec import ValueSpec, tensor_specs
 
 _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes))
 _PythonNode: Final[type] = torch._C._FunctionBase
@@ -61,21 +60,6 @@ def seal(value: Any) -> Any:
     return map_tensors(value, seal)
 
 
-def seal_as(value: Any, wants: Sequence[bool]) -> Any:
-    """The value detached and marked as told, tensor by tensor.
-
-    For a forward that ran without a graph: whether its outputs will require grad when it is rerun is
-    known from the recording alone.
-    """
-    flags = iter(wants)
-    return map_tensors(value, lambda tensor: tensor.detach().requires_grad_(next(flags, False)))
-
-
-def wanted_gradients(spec: ValueSpec) -> tuple[bool, ...]:
-    """For each tensor of a value, whether a gradient returns for it."""
-    return tuple(tensor.requires_grad for tensor in tensor_specs(spec))
-
-
 def edge_of(tensor: Tensor) -> GradientEdge:
     """Where the gradient of a tensor is given to the autograd engine, without keeping the tensor."""
     node = tensor.grad_fn
@@ -99,7 +83,7 @@ def edges_of(value: Any, sealed: Any) -> Edges:
         ExecutionError: if a tensor requires grad that is not marked: its gradient would be lost.
     """
     if isinstance(value, Tensor):
-        return _edge(value, sealed)
+        return _edge(value, sealed) if value.requires_grad else None
     if type(value) in _PLAIN:
         return None
     pairs = zip(tensors_in(value), tensors_in(sealed), strict=True)
