@@ -38,7 +38,7 @@ class Recipe:
     Attributes:
         steps: in order; step i makes value ``inputs + i``.
         inputs: how many tensors the model takes.
-        outputs: numbers of further values it returns besides the newest, counted back from it.
+        outputs: further values it returns besides the newest, counted back from it.
         structure: how several outputs are returned: ``"tuple"`` or ``"dict"``.
     """
 
@@ -147,11 +147,13 @@ class RecipeModel(nn.Module):
         )
 
     def forward(self, *inputs: Tensor) -> Any:
-        values = [*inputs[:-1], self.first(inputs[-1])]
+        early = self.first(inputs[-1])
+        values = [*inputs[:-1], early]
         for index, step in enumerate(self.recipe.steps):
             reads = [values[-1 - (back - 1) % len(values)] for back in step.reads]
             values.append(self._run(index, step.kind, reads))
-        chosen = [values[-1], *(values[-1 - back % len(values)] for back in self.recipe.outputs)]
+        newest = values[-1] + early  # the longest skip there is, and something to train in any recipe
+        chosen = [newest, *(values[-1 - back % len(values)] for back in self.recipe.outputs)]
         if len(chosen) == 1:
             return chosen[0]
         if self.recipe.structure == "dict":
