@@ -20,6 +20,7 @@ from fxpipe.compiler import Line
 from fxpipe.drop_in import differentiable_call
 from fxpipe.errors import CaptureError, ExecutionError
 from fxpipe.ir.action import Compute
+from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.signature import InputLeaf
@@ -38,7 +39,6 @@ from fxpipe.schedules.forward_only import forward_only
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import resolve
 from fxpipe.simulator.engine import simulate
-
 
 Record: TypeAlias = "Callable[[tuple[Any, ...], dict[str, Any]], Situation]"
 """Records the model anew for one micro-batch."""
@@ -324,7 +324,8 @@ def predict_step(options: Options, line: Line, micro_batches: int) -> Timeline:
     if line.costs is None:
         raise ExecutionError("the costs of this pipeline are not known: nothing can be predicted")
     programs = lower(step_schedule(options, line, micro_batches), line.stage_graph, line.placement)
-    return simulate(programs, line.stage_costs(), graph=line.stage_graph)
+    cluster = Cluster.local([device.type for device in options.devices])
+    return simulate(programs, line.stage_costs(), cluster, line.stage_graph)
 
 
 def _placed(schedule: Schedule, placement: Placement) -> Schedule:

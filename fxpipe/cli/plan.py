@@ -24,9 +24,10 @@ from fxpipe.cli.arguments import (
 )
 from fxpipe.cli.example import load_example
 from fxpipe.cli.line import make_line, predict
-from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.ranks import chunk_count, device_names, stage_count
 from fxpipe.cli.schedules import read_schedule
 from fxpipe.cli.show import step_line, write
+from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.serial import to_json
 from fxpipe.viz.text import rank_table
 
@@ -74,7 +75,7 @@ def plan(
         mode=mode,
     )
     timeline = predict(
-        made.graph, made.stage_costs(), read_schedule(schedule), cluster_of(names), count
+        made.graph, made.stage_costs(), read_schedule(schedule), Cluster.local(names), count
     )
     typer.echo(f"{made.capture}\n{made.costs}\n")
     typer.echo(f"{made.table(len(names))}\n")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
-from fxpipe.ir.cluster import Cluster
-
-MICRO_BATCHES_PER_RANK = 4
+from fxpipe.options import MICRO_BATCHES_PER_RANK
 
 
 def device_names(text: str) -> list[str]:
@@ -50,14 +46,3 @@ def chunk_count(chunks: int | None, ranks: int, rows: int | None = None) -> int:
     if count < 1:
         raise typer.BadParameter(f"at least one micro-batch is needed, got {count}")
     return count if rows is None else min(count, rows)
-
-
-def cluster_of(names: list[str]) -> Cluster:
-    """The cluster of these devices: CPU workers beyond the cores share them, links are free."""
-    if set(names) != {"cpu"}:
-        return Cluster(len(names))
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    speeds = tuple(min(1.0, cores / busy) for busy in range(1, len(names) + 1))
-    return Cluster(len(names), speeds=speeds)

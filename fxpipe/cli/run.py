@@ -23,9 +23,10 @@ from fxpipe.cli.arguments import (
 )
 from fxpipe.cli.example import load_example
 from fxpipe.cli.line import predict, split_names
-from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.ranks import chunk_count, device_names, stage_count
 from fxpipe.cli.schedules import read_schedule
 from fxpipe.cli.show import step_line, write
+from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.serial import from_json
 from fxpipe.ir.timeline import Timeline
@@ -98,7 +99,7 @@ def run(
         costs, plan, graph = pipe.costs, pipe.plan, pipe.stage_graph
     if costs is not None:
         stage_costs = [costs.over(plan.nodes_of(stage)) for stage in range(num_stages)]
-        predicted = predict(graph, stage_costs, order, cluster_of(names), count)
+        predicted = predict(graph, stage_costs, order, Cluster.local(names), count)
         typer.echo(f"\n{compare_table(predicted, measured)}\n")
         drawn = (predicted, measured)
     typer.echo(f"{schedule}, {count} micro-batches, measured: {step_line(measured)}")

@@ -23,7 +23,7 @@ from fxpipe.cli.arguments import (
 )
 from fxpipe.cli.example import load_example
 from fxpipe.cli.line import make_line, predict
-from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.ranks import chunk_count, device_names, stage_count
 from fxpipe.cli.schedules import read_schedule
 from fxpipe.cli.show import step_line, write
 from fxpipe.ir.cluster import Cluster
@@ -109,7 +109,7 @@ def simulate(
             costs=costs,
             mode=mode,
         )
-        cluster = Cluster(len(names), latency, bandwidth, speeds=cluster_of(names).speeds)
+        cluster = Cluster(len(names), latency, bandwidth, speeds=Cluster.local(names).speeds)
         timeline = predict(
             made.graph, made.stage_costs(), read_schedule(schedule), cluster, micro_batches
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -31,6 +33,19 @@ class Cluster:
             raise ValueError("latency and bandwidth cannot be negative")
         if not self.speeds or any(speed <= 0 for speed in self.speeds):
             raise ValueError(f"speeds must be positive numbers, got {self.speeds}")
+
+    @classmethod
+    def local(cls, devices: Sequence[str]) -> Cluster:
+        """Ranks on this machine: CPU workers beyond the cores share them; links are free.
+
+        Args:
+            devices: one name per rank.
+        """
+        if set(devices) != {"cpu"}:
+            return cls(len(devices))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        speeds = tuple(min(1.0, (cores or 1) / busy) for busy in range(1, len(devices) + 1))
+        return cls(len(devices), speeds=speeds)
 
     def speed(self, busy: int) -> float:
         """Speed of each rank while `busy` ranks compute."""

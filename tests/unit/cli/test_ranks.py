@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from fxpipe.cli.ranks import chunk_count, cluster_of, device_names, stage_count
+from fxpipe.cli.ranks import chunk_count, device_names, stage_count
+from fxpipe.ir.cluster import Cluster
 
 
 def test_devices() -> None:
@@ -31,5 +32,5 @@ def test_chunks() -> None:
 
 def test_cpu_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert cluster_of(["cpu"] * 4).speeds == (1.0, 1.0, 2 / 3, 0.5)
-    assert cluster_of(["cuda:0", "cuda:1"]).speeds == (1.0,)
+    assert Cluster.local(["cpu"] * 4).speeds == (1.0, 1.0, 2 / 3, 0.5)
+    assert Cluster.local(["cuda:0", "cuda:1"]).speeds == (1.0,)
