@@ -31,6 +31,11 @@ class Batch:
         half = self.recorded // 2
         return half if half >= 2 and self.recorded % 2 == 0 else self.recorded * 2
 
+    @property
+    def third(self) -> int:
+        """Rows of the recording that settles doubts: an odd number, unlike the others."""
+        return max(self.recorded, self.other) + 1
+
 
 def find_batch(leaves: Sequence[Any], dim: int = 0) -> Batch | None:
     """The size that most tensors have along a dimension (the first tensor decides a tie).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.fake import FakeRecorder
 from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, FallbackError
+from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
@@ -39,6 +40,7 @@ class Recording:
         outputs: the output leaves, in order of the output node's tuple.
         layout: of the result.
         drew_python: whether ``random`` or NumPy's generator was used.
+        formulas: nodes that compute a number from the batch size; added by `unify`.
         values: node name → copies of the tensors in its value, if they were kept.
     """
 
@@ -51,6 +53,7 @@ class Recording:
     layout: Layout
     drew_python: bool
     values: dict[str, Any]
+    formulas: dict[torch.fx.Node, Formula] = field(default_factory=dict)
 
 
 def record(

@@ -20,7 +20,7 @@ from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.specs import tensor_spec
-from fxpipe.capture.unify import unify
+from fxpipe.capture.unify import confirm, is_certain, unify
 from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture, LeafReport
@@ -150,16 +150,20 @@ def _record_both(
         recording = record(call.model, call.leaves, call.layout, decisions, mode)
         return recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1
     sizes = (batch.recorded, batch.other)
+
+    def recorded(rows: int) -> Recording:
+        leaves = resized(call.leaves, batch, rows)
+        return record(call.model, leaves, call.layout, decisions, mode)
+
     for _ in range(_ROUNDS):
         known = len(decisions)
-        second, first = (
-            record(call.model, resized(call.leaves, batch, size), call.layout, decisions, mode)
-            for size in reversed(sizes)
-        )
+        second, first = recorded(sizes[1]), recorded(sizes[0])
         if len(decisions) != known:
             continue
         try:
             unify(first, second, batch, sizes)
+            if not is_certain(first):
+                confirm(first, recorded(batch.third), batch, (sizes[0], batch.third))
         except KeepWholeError as reason:
             if sizes[1] < sizes[0]:
                 # Some of the rows may decide otherwise than all of them; repeated ones decide alike.

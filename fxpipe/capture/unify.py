@@ -6,35 +6,18 @@ for the module around it to stay whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.fx
 
-from fxpipe import ops
 from fxpipe.capture.batch import Batch
 from fxpipe.capture.fallback import KeepWholeError
+from fxpipe.capture.formulas import IDENTITY, SIZE, Formula, fit
 from fxpipe.capture.record import Recording
 from fxpipe.ir.capture import Span
-
-_DENOMINATORS: Final = (2, 3, 4, 8, 16)
-SIZE: Final = "size"
-"""Stands for the batch size among the arguments of a `Formula`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """How a number follows the batch size."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-
-    def __call__(self, size: int) -> Any:
-        """The number for a batch size."""
-        return self.function(*(size if arg is SIZE else arg for arg in self.args))
 
 
 def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]) -> None:
@@ -49,6 +32,23 @@ def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, i
     _Comparison(first, second, batch, sizes).run()
 
 
+def confirm(first: Recording, third: Recording, batch: Batch, sizes: tuple[int, int]) -> None:
+    """Check a unified recording against one more.
+
+    Args:
+        sizes: rows of the two recordings.
+
+    Raises:
+        KeepWholeError: if a number does not follow the batch size as it seemed.
+    """
+    _Confirmation(first, third, batch, sizes).run()
+
+
+def is_certain(recording: Recording) -> bool:
+    """Whether two recordings were enough to know how every number follows the batch size."""
+    return all(formula.is_certain for formula in recording.formulas.values())
+
+
 class _Comparison:
     def __init__(
         self, first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]
@@ -57,11 +57,11 @@ class _Comparison:
         self._batch = batch
         self._sizes = sizes
         self._same: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._helpers: dict[Formula | None, torch.fx.Node] = {}
+        self._helpers: dict[Formula, torch.fx.Node] = {}
         self._node: torch.fx.Node | None = None
 
     def run(self) -> None:
-        ours, theirs = list(self._first.graph.nodes), list(self._second.graph.nodes)
+        ours, theirs = self._nodes(), list(self._second.graph.nodes)
         for node, other in zip(ours, theirs, strict=False):
             self._node = node
             self._compare(node, other)
@@ -69,6 +69,9 @@ class _Comparison:
             raise self._differ("it takes another number of steps")
         pairs = zip(self._first.spans, self._second.spans, strict=True)
         self._first.spans = tuple(self._span(span, other) for span, other in pairs)
+
+    def _nodes(self) -> list[torch.fx.Node]:
+        return list(self._first.graph.nodes)
 
     def _compare(self, node: torch.fx.Node, other: torch.fx.Node) -> None:
         if (node.op, node.target) != (other.op, other.target):
@@ -128,23 +131,20 @@ class _Comparison:
     def _leaf(self, one: Any, two: Any) -> Any:
         if one == two or (one != one and two != two):
             return one
-        formula = None
-        if isinstance(one, int) and not isinstance(one, bool):
-            formula = fit_affine(self._sizes, (one, two))
-        elif isinstance(one, float):
-            formula = fit_float(self._sizes, (one, two))
-        if formula is None:
-            raise self._differ(f"{one!r} becomes {two!r}")
-        return self._helper(formula, one)
+        return self._follow(one, two)
 
     # -- numbers that follow the batch size ----------------------------------------------------------
 
-    def _helper(self, formula: Formula, value: float) -> torch.fx.Node:
+    def _follow(self, one: Any, two: Any) -> torch.fx.Node:
         """The node that computes a number from the batch size; one for each formula."""
-        size = self._size()
-        if formula == Formula(ops.affine, (SIZE, 1, 1, 0)):
-            return size
+        formula = fit(self._sizes, (one, two))
+        if formula is None:
+            raise self._differ(f"{one!r} becomes {two!r}")
+        return self._size() if formula == IDENTITY else self._helper(formula, one)
+
+    def _helper(self, formula: Formula, value: float) -> torch.fx.Node:
         if formula not in self._helpers:
+            size = self._size()
             last = list(self._helpers.values())[-1]
             args = tuple(size if arg is SIZE else arg for arg in formula.args)
             with self._first.graph.inserting_after(last):
@@ -152,18 +152,20 @@ class _Comparison:
                     "call_function", formula.function, args, {}, name="rows"
                 )
             self._helpers[formula] = _describe(node, value)
+            self._first.formulas[node] = formula
         return self._helpers[formula]
 
     def _size(self) -> torch.fx.Node:
-        if None not in self._helpers:
+        if IDENTITY not in self._helpers:
             placeholder, dim = self._source()
             last = [node for node in self._first.graph.nodes if node.op == "placeholder"][-1]
             with self._first.graph.inserting_after(last):
                 node = self._first.graph.create_node(
                     "call_method", "size", (placeholder, dim), {}, name="batch_size"
                 )
-            self._helpers[None] = _describe(node, self._sizes[0])
-        return self._helpers[None]
+            self._helpers[IDENTITY] = _describe(node, self._sizes[0])
+            self._first.formulas[node] = IDENTITY
+        return self._helpers[IDENTITY]
 
     def _source(self) -> tuple[torch.fx.Node, int]:
         for placeholder, dim in zip(self._first.placeholders, self._batch.dims, strict=True):
@@ -183,32 +185,21 @@ class _Comparison:
         )
 
 
-def fit_affine(sizes: tuple[int, int], values: tuple[int, int]) -> Formula | None:
-    """``size * n // d + o`` that gives both values; None if there is none.
+class _Confirmation(_Comparison):
+    """A comparison in which numbers that follow the batch size are known."""
 
-    Whole multiples come first, then exact fractions, then fractions rounded down.
-    """
-    slope = Fraction(values[1] - values[0], sizes[1] - sizes[0])
-    for denominator in (slope.denominator, *_DENOMINATORS):
-        numerator = round(slope * denominator)
-        offset = values[0] - sizes[0] * numerator // denominator
-        formula = Formula(ops.affine, (SIZE, numerator, denominator, offset))
-        if numerator and formula(sizes[1]) == values[1]:
-            return formula
-    return None
+    def _nodes(self) -> list[torch.fx.Node]:
+        return [node for node in self._first.graph.nodes if node not in self._first.formulas]
 
+    def _value(self, one: Any, two: Any) -> Any:
+        if isinstance(one, torch.fx.Node) and one in self._first.formulas:
+            if self._first.formulas[one](self._sizes[1]) != two:
+                raise self._differ(f"a number becomes {two!r}")
+            return one
+        return super()._value(one, two)
 
-def fit_float(sizes: tuple[int, int], values: tuple[float, float]) -> Formula | None:
-    """A multiple or a fraction of the batch size that gives both values exactly; None if none does."""
-    slope = (values[1] - values[0]) / (sizes[1] - sizes[0])
-    candidates = (
-        Formula(ops.ratio, (values[0] * sizes[0], SIZE)),
-        Formula(ops.affine_float, (SIZE, slope, values[0] - slope * sizes[0])),
-    )
-    for formula in candidates:
-        if (formula(sizes[0]), formula(sizes[1])) == values:
-            return formula
-    return None
+    def _follow(self, one: Any, two: Any) -> torch.fx.Node:
+        raise self._differ(f"{one!r} becomes {two!r}")
 
 
 def _describe(node: torch.fx.Node, value: float) -> torch.fx.Node:

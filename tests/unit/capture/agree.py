@@ -49,9 +49,7 @@ def assert_agrees(
 
 def batch_of(capture: Capture, leaves: list[Any]) -> Batch:
     dims = tuple(leaf.batch_dim for leaf in capture.signature.inputs)
-    size = next(
-        leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None
-    )
+    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
     return Batch(size, dims)
 
 

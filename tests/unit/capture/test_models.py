@@ -85,7 +85,9 @@ def transformer(name: str, **inputs: Any) -> Call:
 
 def monai(name: str, size: int, **options: Any) -> Call:
     nets = pytest.importorskip("monai.networks.nets")
-    model = getattr(nets, name)(spatial_dims=2, in_channels=3, out_channels=2, dropout=0.1, **options)
+    model = getattr(nets, name)(
+        spatial_dims=2, in_channels=3, out_channels=2, dropout=0.1, **options
+    )
     return model, (torch.randn(2, 3, size, size),), {}
 
 
@@ -150,7 +152,10 @@ def test_blocks_can_be_called_as_modules_again() -> None:
     spans = trace(model, args, kwargs).spans
     assert [span.path for span in spans if span.fixed] == []
     blocks = [span for span in spans if span.path in ("transformer.h.0", "transformer.h.1")]
-    assert [span.outputs for span in blocks] == [{blocks[0].nodes[-1]: ()}, {blocks[1].nodes[-1]: ()}]
+    assert [span.outputs for span in blocks] == [
+        {blocks[0].nodes[-1]: ()},
+        {blocks[1].nodes[-1]: ()},
+    ]
 
 
 def test_blocks_with_a_cache_stay_spread_out() -> None:

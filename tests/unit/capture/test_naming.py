@@ -38,7 +38,9 @@ def test_safe_names_are_identifiers_that_source_does_not_use(name: str) -> None:
 
 def test_node_names_are_no_keywords() -> None:
     graph = torch.fx.Graph()
-    node = graph.create_node("call_method", "lambda", (), {}, name=candidate("call_method", "lambda"))
+    node = graph.create_node(
+        "call_method", "lambda", (), {}, name=candidate("call_method", "lambda")
+    )
     assert not keyword.iskeyword(node.name)
 
 

@@ -47,7 +47,11 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         (X[:, None],),
         {},
     ),
-    "a scripted module": (lambda: small.Chain(torch.jit.script(small.Mlp()), small.Mlp()), (X,), {}),
+    "a scripted module": (
+        lambda: small.Chain(torch.jit.script(small.Mlp()), small.Mlp()),
+        (X,),
+        {},
+    ),
     "spectral norm": (
         lambda: nn.Sequential(
             nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
@@ -71,8 +75,7 @@ def test_graph_computes_what_the_module_computes(name: str, mode: str, training:
         return
     assert_agrees(capture, model, args, kwargs)
     assert_agrees(capture, model, args, kwargs, rows=4)
-    if name != "sizes":  # b // 2 rows are recorded, and 5 // 2 is not followed by its double
-        assert_agrees(capture, model, args, kwargs, rows=5)
+    assert_agrees(capture, model, args, kwargs, rows=5)
 
 
 def test_results_of_one_row_are_recorded_with_two() -> None:
@@ -157,9 +160,7 @@ class Interrupts(nn.Module):
 
 @pytest.mark.parametrize("mode", ["real", "fake"])
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_everything_is_put_back_when_the_model_fails(
-    mode: str, error: type[BaseException]
-) -> None:
+def test_everything_is_put_back_when_the_model_fails(mode: str, error: type[BaseException]) -> None:
     model = Interrupts(error)
     parameter, average, random_state = model.body.body.linear.weight, model.body.average, None
     random_state = torch.get_rng_state()

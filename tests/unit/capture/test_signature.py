@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxpipe.capture.signature import argument_names, flatten
+from fxpipe.capture.trace import trace
+from fxpipe.errors import CaptureError
+from tests.unit.capture.small import Box, Containers, Pair, Result
+
+X, Y = torch.zeros(2, 4), torch.ones(2, 4)
+
+
+def test_tensor_that_occurs_twice_is_one_leaf() -> None:
+    leaves, layout = flatten([X, {"again": X}, Y])
+    assert len(leaves) == 2
+    made = layout.unflatten([10, 20])
+    assert made == [10, {"again": 10}, 20]
+
+
+def test_equal_constants_are_leaves_of_their_own() -> None:
+    leaves, _ = flatten((1, 1, None))
+    assert leaves == [1, 1, None]
+
+
+def test_objects_are_taken_apart_only_if_they_hold_tensors() -> None:
+    settings = Box("quiet")
+    leaves, layout = flatten({"box": Box(X), "settings": settings})
+    assert leaves == [X, settings]
+    made = layout.unflatten([Y, settings])
+    assert made["box"].value is Y
+    assert type(made["box"]) is Box
+
+
+def test_every_result_is_made_of_new_containers() -> None:
+    value = {"pair": Pair(X, [Y]), "result": Result(X)}
+    _, layout = flatten(value)
+    one, two = layout.unflatten([1, 2, None, 3]), layout.unflatten([1, 2, None, 3])
+    assert one == two == {"pair": Pair(1, [2]), "result": Result(1)}
+    assert one["pair"].second is not two["pair"].second
+
+
+def test_layouts_compare_and_hash_by_value() -> None:
+    one, two = flatten({"a": (X, 1)})[1], flatten({"a": (Y, 2)})[1]
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one != flatten({"b": (X, 1)})[1]
+
+
+def test_container_that_holds_itself() -> None:
+    loop: list[Any] = [X]
+    loop.append(loop)
+    with pytest.raises(CaptureError, match="among the arguments or results holds itself"):
+        flatten(loop)
+
+
+class Takes(nn.Module):
+    def forward(self, image: torch.Tensor, *rest: Any, scale: float = 1.0, **more: Any) -> None: ...
+
+
+def test_names_are_those_of_forward() -> None:
+    call = ((X, [Y, {"k": X}]), {"scale": 2.0, "self": Y, "image_1": Y})
+    leaves, layout = flatten(call)
+    names = argument_names(Takes(), layout)
+    assert len(leaves) == len(names) == 3
+    assert names == ["image", "arg_1_0", "scale"]
+    _, layout = flatten(((X.clone(), X.clone()), {"image": Y, "self": Y.clone()}))
+    assert argument_names(Takes(), layout) == ["image", "arg_1", "image_1", "self_"]
+
+
+def test_call_signature_of_a_capture() -> None:
+    model = Containers()
+    capture = trace(model, ({"x": X, "more": [Y, None]},), {"bias": None})
+    inputs = capture.signature.inputs
+    assert [(leaf.name, leaf.batch_dim) for leaf in inputs] == [
+        ("batch_x", 0),
+        ("batch_more_0", 0),
+        ("batch_more_1", None),
+        ("bias", None),
+    ]
+    assert [leaf.name for leaf in capture.signature.placeholders] == ["batch_x", "batch_more_0"]
+    made = capture.signature.output.unflatten(list(range(len(capture.signature.outputs))))
+    assert type(made["result"]) is Result
+    assert type(made["result"].pair) is Pair
+    assert type(made["box"]) is Box

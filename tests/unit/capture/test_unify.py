@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxpipe import ops
+from fxpipe.capture.trace import trace
+from fxpipe.errors import CaptureError
+from tests.unit.capture import small
+from tests.unit.capture.agree import assert_agrees
+
+X = torch.randn(2, 4)
+
+
+class Scales(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = x.shape[0]
+        return (
+            x.view(rows, 2, -1).sum() / float(rows),
+            x * (1 / rows),
+            x.expand(rows, *x.shape),
+            rows,
+        )
+
+
+def test_helpers_stand_after_the_inputs_and_are_shared() -> None:
+    capture = trace(Scales(), (X,))
+    names = [node.name for node in capture.body]
+    assert names[0] == "batch_size"
+    assert names.count("batch_size") == 1
+    assert capture.node("view").args[1] is capture.node("batch_size")
+    assert capture.node("batch_size").meta["draws"] == 0
+    assert_agrees(capture, Scales(), (X,), rows=5)
+
+
+class Inner(nn.Module):
+    def forward(self, x: torch.Tensor, rows: int) -> torch.Tensor:
+        return x.reshape(rows * 2, -1)
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x, rows=x.shape[0])
+
+
+def test_arguments_of_module_calls_follow_the_batch_size_too() -> None:
+    capture = trace(Outer(), (X,))
+    span = capture.spans[1]
+    assert span.fixed is None
+    assert span.kwargs["rows"] is capture.node("batch_size")
+    assert capture.node("reshape").args[1] is capture.node("rows")
+    assert capture.node("rows").target is ops.affine
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() if x.shape[0] > 2 else x.cos()
+
+
+def test_branch_on_the_batch_size_keeps_a_module_whole() -> None:
+    model = small.Chain(small.Mlp(), Branches())
+    capture = trace(model, (X,))
+    assert [(leaf.path, leaf.reason) for leaf in capture.leaves] == [
+        ("parts.1", "with 4 rows instead of 2, it takes other steps")
+    ]
+    assert_agrees(capture, model, (X,), rows=4)
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (lambda x: x.sin() if len(x) > 2 else x.cos(), "other steps"),
+        (lambda x: torch.cat([x] * len(x)), "items become"),
+        (lambda x: x * (len(x) ** 0.5), "becomes 2.0"),
+        (lambda x: x.sum(dim=0, keepdim=len(x) > 2), "False becomes True"),
+        (lambda x: x + torch.from_numpy(x.numpy().mean(0) * len(x)), "tensors"),
+        (lambda x: x.sum() + torch.zeros(len(x) ** 2).sum(), "a number becomes 25"),
+        (lambda x: x + torch.zeros((len(x) + 1) // 2).sum(), "a number becomes 3"),
+        (lambda x: x + torch.zeros(len(x) // 2 + 1).sum(), None),
+        (lambda x: x + torch.as_tensor(len(x)), None),
+    ],
+)
+def test_what_cannot_follow_the_batch_size(forward: Any, reason: str | None) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return forward(x)
+
+    if reason is None:
+        assert_agrees(trace(Model(), (X,)), Model(), (X,), rows=5)
+        return
+    with pytest.raises(CaptureError, match=reason):
+        trace(Model(), (X,), mode="real")
