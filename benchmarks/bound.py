@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-
-from torch import Tensor, nn
+from collections.abc import Sequence
 
 import fxpipe
-from benchmarks.contenders import Recompute, fxpipe_step, pipeline
 
 
-def simulated_bound(
-    pipe: fxpipe.Pipeline,
-    model: nn.Module,
-    x: Tensor,
-    target: Tensor,
-    *,
-    chunks: int,
-    recompute: Recompute,
-    speed: float,
-    rounds: int,
-) -> float:
-    """Seconds of a step without any cost of the runtime.
+def simulated_bound(pipe: fxpipe.Pipeline, alone: Sequence[fxpipe.Timeline], speed: float) -> float:
+    """Seconds of a step of `pipe` without any cost of the runtime.
 
-    The stages of `pipe` run one action at a time in one thread (the inline backend), which gives each
-    stage's time; the simulator lets them overlap under the same schedule, each rank at `speed` while
-    the other computes too.
+    Args:
+        pipe: gives the schedule and the stages.
+        alone: timelines of the same stages run one action at a time in one thread (the inline
+            backend), which give each stage's time.
+        speed: of each rank while the other computes too, relative to a rank alone.
     """
-    alone = pipeline(model, x, chunks=chunks, recompute=recompute, backend="inline", plan=pipe.plan)
-    step = fxpipe_step(alone, x, target)
-    step()
-    costs = measured_costs([step().timeline for _ in range(rounds)], pipe.plan.num_stages)
-    alone.close()
     programs = fxpipe.lower(pipe.schedule, pipe.stage_graph)
     cluster = fxpipe.Cluster(ranks=len(programs), speeds=(1.0, speed))
+    costs = measured_costs(alone, pipe.plan.num_stages)
     return fxpipe.simulate(programs, costs, cluster).makespan
 
 
-def measured_costs(timelines: list[fxpipe.Timeline], stages: int) -> list[fxpipe.StageCost]:
+def measured_costs(timelines: Sequence[fxpipe.Timeline], stages: int) -> list[fxpipe.StageCost]:
     """Median seconds of each stage's forward and backward over all micro-batches and steps."""
     seconds: dict[tuple[int, fxpipe.Kind], list[float]] = defaultdict(list)
     for timeline in timelines:

@@ -22,6 +22,7 @@ Step: TypeAlias = Callable[[], object]
 Recompute: TypeAlias = Literal["never", "except_last", "always"]
 
 CORES = os.cpu_count() or 1
+MODES: tuple[Recompute, ...] = ("never", "except_last", "always")
 
 
 @contextmanager
@@ -49,38 +50,34 @@ def eager(model: nn.Module, x: Tensor, target: Tensor, threads: int) -> Step:
     return step
 
 
-def pipeline(
-    model: nn.Module,
-    x: Tensor,
-    *,
-    chunks: int,
-    ranks: int = 2,
-    recompute: Recompute = "never",
-    schedule: str = "1f1b",
-    backend: Literal["local", "inline"] = "local",
-    plan: fxpipe.PartitionPlan | None = None,
-) -> fxpipe.Pipeline:
-    """A pipeline over CPU workers of one intra-op thread each, for a copy of `model`."""
+def pipeline(model: nn.Module, x: Tensor, chunks: int) -> fxpipe.Pipeline:
+    """Two CPU workers of one intra-op thread each, for a copy of `model`.
+
+    Its ``replace`` gives the same stages another schedule, recompute mode or backend.
+    """
     return fxpipe.compile(
         copy.deepcopy(model),
-        devices=["cpu"] * ranks,
+        devices=["cpu", "cpu"],
         chunks=chunks,
         example_args=(x,),
-        recompute=recompute,
-        schedule=schedule,
-        backend=backend,
-        cuts=plan,
         threads_per_rank=1,
     )
 
 
-def fxpipe_step(pipe: fxpipe.Pipeline, x: Tensor, target: Tensor) -> Step:
-    """A step of a pipeline."""
+def fxpipe_step(
+    pipe: fxpipe.Pipeline,
+    x: Tensor,
+    target: Tensor,
+    timelines: list[fxpipe.Timeline] | None = None,
+) -> Step:
+    """A step of a pipeline; its timeline is appended to `timelines`."""
 
-    def step() -> fxpipe.StepResult:
+    def step() -> None:
         with intra_op_threads(1):
             pipe.zero_grad()
-            return pipe.step(x, target=target, loss_fn=F.mse_loss, keep_output=False)
+            result = pipe.step(x, target=target, loss_fn=F.mse_loss, keep_output=False)
+        if timelines is not None:
+            timelines.append(result.timeline)
 
     return step
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.contenders import fxpipe_step, pipeline
+from benchmarks.contenders import MODES, fxpipe_step, pipeline
 from benchmarks.harness import Report, arguments
 from benchmarks.saved_bytes import counted
-from benchmarks.side_by_side import MODES
 from benchmarks.workloads import Workload, workloads
 
 
@@ -31,26 +30,18 @@ def main() -> None:
 def _measure(report: Report, workload: Workload, chunks: int) -> None:
     model = workload.make()
     x, target = workload.batch()
-    plan, everything = None, None
-    for schedule in ("gpipe", "1f1b"):
-        for mode in MODES:
-            with pipeline(
-                model,
-                x,
-                chunks=chunks,
-                schedule=schedule,
-                recompute=mode,
-                backend="inline",
-                plan=plan,
-            ) as pipe:
-                plan = pipe.plan
-                step = fxpipe_step(pipe, x, target)
-                step()
-                peaks = counted(pipe, step, ignore=(x, target, *pipe.parameters()))
-            everything = everything or peaks
-            shares = [f"{peak / whole:.0%}" for peak, whole in zip(peaks, everything, strict=True)]
-            megabytes = [f"{peak / 1e6:.2f}" for peak in peaks]
-            report.add(workload.name, schedule, mode, *megabytes, " / ".join(shares))
+    everything: list[int] | None = None
+    with pipeline(model, x, chunks) as cut:
+        for schedule in ("gpipe", "1f1b"):
+            for mode in MODES:
+                with cut.replace(schedule=schedule, recompute=mode, backend="inline") as pipe:
+                    step = fxpipe_step(pipe, x, target)
+                    step()
+                    peaks = counted(pipe, step, ignore=(x, target, *pipe.parameters()))
+                everything = everything or peaks
+                shares = [f"{a / b:.0%}" for a, b in zip(peaks, everything, strict=True)]
+                megabytes = [f"{peak / 1e6:.2f}" for peak in peaks]
+                report.add(workload.name, schedule, mode, *megabytes, " / ".join(shares))
 
 
 if __name__ == "__main__":

@@ -47,31 +47,28 @@ def _measure(report: Report, stages: int, micro_batches: int, mode: Recompute, r
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(stages)))
     x = torch.randn(micro_batches, WIDTH)
     target = torch.randn(micro_batches, WIDTH)
-    pipes = [
-        fxpipe.compile(
-            copy.deepcopy(model),
-            devices=["cpu"] * stages,
-            chunks=micro_batches,
-            example_args=(x,),
-            cuts=[str(stage) for stage in range(1, stages)],
-            recompute=mode,
-            backend=backend,
-            threads_per_rank=1,
-        )
-        for backend in ("local", "inline")
-    ]
+    pipe = fxpipe.compile(
+        copy.deepcopy(model),
+        devices=["cpu"] * stages,
+        chunks=micro_batches,
+        example_args=(x,),
+        cuts=[str(stage) for stage in range(1, stages)],
+        recompute=mode,
+        threads_per_rank=1,
+    )
+    inline = pipe.replace(backend="inline")
     times = interleave(
         {
             "loop": _loop(copy.deepcopy(model), x, target),
-            "fxpipe": fxpipe_step(pipes[0], x, target),
-            "inline": fxpipe_step(pipes[1], x, target),
+            "fxpipe": fxpipe_step(pipe, x, target),
+            "inline": fxpipe_step(inline, x, target),
             "torchgpipe": _torchgpipe(copy.deepcopy(model), x, target, mode),
         },
         rounds,
         warmup=3,
     )
-    for pipe in pipes:
-        pipe.close()
+    pipe.close()
+    inline.close()
 
     def each(sample: Sample) -> str:
         return f"{sample.median / stages / micro_batches * 1e6:.0f} ±{sample.spread:.0%}"

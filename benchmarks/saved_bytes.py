@@ -1,9 +1,9 @@
 """Bytes that each stage keeps from forward to backward, counted without an accelerator.
 
 Resident memory says little about it (allocators keep what was freed). Counted instead, per stage: the
-unique storages that autograd saves while the stage computes, and the values handed to the stage where
-its activations are computed again later (the hook does not see those). Parameters and the caller's own
-tensors are left out; a storage counts until it is freed.
+unique storages that autograd saves while the stage computes, and the values handed to the stage (the
+hook does not see those that are kept to compute it again). Parameters and the caller's own tensors are
+left out; a storage counts until it is freed.
 """
 
 from __future__ import annotations
@@ -62,10 +62,8 @@ class SavedBytes:
         return len(self._kept) - 1
 
     def _entered(self, frame: FrameType, event: str, argument: object) -> None:
-        """Where a stage runs without autograd, its arguments are kept to run it again."""
-        if event != "call" or torch.is_grad_enabled():
-            return
-        stage = self._stage(frame)
+        """A stage is called: count its arguments."""
+        stage = self._stage(frame) if event == "call" else None
         if stage is not None:
             names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
             for value in map(frame.f_locals.get, names):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 import fxpipe
 from benchmarks.bound import simulated_bound
 from benchmarks.contenders import (
     CORES,
+    MODES,
     Recompute,
     Step,
     eager,
@@ -15,11 +18,25 @@ from benchmarks.contenders import (
     pipeline,
     torchgpipe_step,
 )
-from benchmarks.harness import Report, arguments, interleave, ratio
+from benchmarks.harness import Report, Sample, arguments, interleave, ratio
 from benchmarks.workloads import Workload, workloads
 from examples.ceiling import two_thread_speed
 
-MODES: tuple[Recompute, ...] = ("never", "except_last", "always")
+COLUMNS = (
+    "model",
+    "m",
+    "recompute",
+    "eager, 1 core",
+    f"eager, {CORES} cores",
+    "fxpipe",
+    "torchgpipe",
+    f"torchgpipe, {CORES} intra-op threads",
+    "fxpipe × eager 1 core",
+    f"fxpipe × eager {CORES} cores",
+    "torchgpipe × eager 1 core",
+    "bound",
+    "share of bound",
+)
 
 
 def main() -> None:
@@ -33,21 +50,7 @@ def main() -> None:
     report = Report(
         "side_by_side",
         "One training step beside torchgpipe and eager, 2 stages",
-        [
-            "model",
-            "m",
-            "recompute",
-            "eager, 1 core",
-            f"eager, {CORES} cores",
-            "fxpipe",
-            "torchgpipe",
-            f"torchgpipe, {CORES} intra-op threads",
-            "fxpipe × eager 1 core",
-            f"fxpipe × eager {CORES} cores",
-            "torchgpipe × eager 1 core",
-            "bound",
-            "share of bound",
-        ],
+        COLUMNS,
         remarks=[
             "Times of forward, loss and backward of one batch; × is the median over rounds of the "
             "ratio within a round (above 1: faster than eager). The bound is the simulator's, for "
@@ -56,78 +59,66 @@ def main() -> None:
     )
     for workload in workloads(options.quick):
         if options.only.lower() in workload.name.lower():
-            _measure(report, workload, counts, modes, rounds)
+            for count in counts:
+                _measure(report, workload, count, modes, rounds)
     report.write(options.out)
 
 
 def _measure(
-    report: Report,
-    workload: Workload,
-    counts: list[int],
-    modes: tuple[Recompute, ...],
-    rounds: int,
+    report: Report, workload: Workload, count: int, modes: Sequence[Recompute], rounds: int
 ) -> None:
+    """The rows of one model and number of micro-batches."""
     model = workload.make()
     x, target = workload.batch()
-    for count in counts:
-        speed = two_thread_speed(model, x[: len(x) // count], repeats=rounds)
-        report.remarks.append(
-            f"{workload.name}, micro-batches of {len(x) // count}: two threads do "
-            f"{2 * speed:.2f} times the work of one."
-        )
-        plan = None
+    rows = len(x) // count
+    speed = two_thread_speed(model, x[:rows], repeats=rounds)
+    report.remarks.append(
+        f"{workload.name}, micro-batches of {rows}: two threads do {2 * speed:.2f} times the work "
+        "of one."
+    )
+    with pipeline(model, x, count) as cut:
         for mode in modes:
-            pipe = pipeline(model, x, chunks=count, recompute=mode, plan=plan)
-            plan = pipe.plan
-            with pipe:
-                _compare(report, workload, model, x, target, pipe, count, mode, speed, rounds)
+            with (
+                cut.replace(recompute=mode) as pipe,
+                cut.replace(recompute=mode, backend="inline") as alone,
+            ):
+                timelines: list[fxpipe.Timeline] = []
+                contenders = {
+                    **_others(workload, model, x, target, count, mode),
+                    "fxpipe": fxpipe_step(pipe, x, target),
+                    "alone": fxpipe_step(alone, x, target, timelines),
+                }
+                times = interleave(contenders, rounds)
+                bound = simulated_bound(pipe, timelines[1:], speed)
+                report.add(workload.name, count, mode, *_row(times, bound))
 
 
-def _compare(
-    report: Report,
-    workload: Workload,
-    model: nn.Module,
-    x: Tensor,
-    target: Tensor,
-    pipe: fxpipe.Pipeline,
-    count: int,
-    mode: Recompute,
-    speed: float,
-    rounds: int,
-) -> None:
-    def peer(threads: int):
+def _others(
+    workload: Workload, model: nn.Module, x: Tensor, target: Tensor, count: int, mode: Recompute
+) -> dict[str, Step]:
+    def torchgpipe(threads: int) -> Step:
         return torchgpipe_step(
             workload, model, x, target, chunks=count, recompute=mode, threads=threads
         )
 
-    times = interleave(
-        {
-            "one": eager(model, x, target, threads=1),
-            "all": eager(model, x, target, threads=CORES),
-            "fxpipe": fxpipe_step(pipe, x, target),
-            "torchgpipe": peer(1),
-            "torchgpipe all": peer(CORES),
-        },
-        rounds,
-    )
-    bound = simulated_bound(
-        pipe, model, x, target, chunks=count, recompute=mode, speed=speed, rounds=rounds
-    )
-    report.add(
-        workload.name,
-        count,
-        mode,
-        times["one"],
-        times["all"],
-        times["fxpipe"],
-        times["torchgpipe"],
-        times["torchgpipe all"],
+    return {
+        "one": eager(model, x, target, threads=1),
+        "all": eager(model, x, target, threads=CORES),
+        "torchgpipe": torchgpipe(1),
+        "torchgpipe all": torchgpipe(CORES),
+    }
+
+
+def _row(times: dict[str, Sample], bound: float) -> list[object]:
+    names = ("one", "all", "fxpipe", "torchgpipe", "torchgpipe all")
+    return [
+        *(times[name] for name in names),
         f"{ratio(times['one'], times['fxpipe']):.2f}",
         f"{ratio(times['all'], times['fxpipe']):.2f}",
         f"{ratio(times['one'], times['torchgpipe']):.2f}",
         f"{bound * 1e3:.1f} ms",
         f"{bound / times['fxpipe'].median:.2f}",
-    )
+    ]
 
 
 if __name__ == "__main__":

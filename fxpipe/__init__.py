@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fxpipe.errors import PartitionError as PartitionError
     from fxpipe.errors import ScheduleError as ScheduleError
     from fxpipe.errors import TransportError as TransportError
+    from fxpipe.execution import StepResult as StepResult
+    from fxpipe.execution import run as run
     from fxpipe.ir.action import Compute as Compute
     from fxpipe.ir.action import Kind as Kind
     from fxpipe.ir.capture import Capture as Capture
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
     from fxpipe.partitioners.partition import partition as partition
     from fxpipe.pipeline import Pipeline as Pipeline
     from fxpipe.portals.edges import link as link
-    from fxpipe.execution import StepResult as StepResult
-    from fxpipe.execution import run as run
     from fxpipe.schedules.lower import lower as lower
     from fxpipe.simulator.engine import simulate as simulate
     from fxpipe.viz.render import render as render
