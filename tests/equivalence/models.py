@@ -260,6 +260,6 @@ EXAMPLES: dict[str, Example] = {
         Example("torch_transformer", _torch_transformer, _torch_transformer_batch, _mean_sine),
         Example("unet", _our_unet, _images(3, 64), _mean_sine),
         Example("amoebanet", _amoebanet, _images(3, 224), _mean_sine, batch_norm=True),
-        Example("resnet101", _resnet, _images(3, 32), _mean_sine, batch_norm=True),
+        Example("resnet101", _resnet, _images(3, 64), _mean_sine, batch_norm=True),
     )
 }
