@@ -41,6 +41,19 @@ class Decoder(nn.Module):
         return scores
 
 
+class Joined(nn.Module):
+    """Both as one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encoder()
+        self.decoder = Decoder()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.decoder(*self.encoder(x))
+        return scores
+
+
 def stages() -> tuple[Encoder, Decoder]:
     torch.manual_seed(0)
     return Encoder(), Decoder()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpipe.runtime.devices import copy_with_strides
@@ -18,6 +19,8 @@ from tests.virtual.hazards import Kind, Report
 from tests.virtual.memory import HOST, Memory
 from tests.virtual.operations import Operation, operation
 from tests.virtual.threads import host, watched
+
+_DEVICE = torch.Tensor.device.__get__
 
 
 class VirtualStream(Actor):
@@ -136,7 +139,7 @@ class VirtualAccelerator:
     @contextmanager
     def watch(self) -> Iterator[VirtualAccelerator]:
         """Check everything that happens inside, in this thread and in those started inside."""
-        with watched(lambda: _Watch(self)), _Watch(self):
+        with watched(self._watch_thread), self._watch_thread():
             yield self
 
     def place(self, tensors: nn.Module | Iterable[Tensor], device: torch.device) -> None:
@@ -182,16 +185,18 @@ class VirtualAccelerator:
 
     def _compute(self, done: Operation) -> None:
         device = self._place_of(done)
+        made = [tensor for tensor in done.outputs if not self.memory_blocks.is_known(tensor)]
+        if not (done.reads or done.writes or made):
+            return  # a view: nothing is issued
         actor = host() if device == HOST else self.current(device)
         moment = self._deed(actor, done.name)
         for tensor in done.reads:
             self.memory_blocks.read(tensor, moment)
         for tensor in done.writes:
             self.memory_blocks.write(tensor, moment)
-        for tensor in done.outputs:
-            if not self.memory_blocks.is_known(tensor):
-                self.memory_blocks.allocate(tensor, device, None if device == HOST else actor)
-                self.memory_blocks.write(tensor, moment)
+        for tensor in made:
+            self.memory_blocks.allocate(tensor, device, None if device == HOST else actor)
+            self.memory_blocks.write(tensor, moment)
         if done.is_blocking:
             host().learn(actor.snapshot())
 
@@ -217,7 +222,7 @@ class VirtualAccelerator:
     def _transfer(
         self, name: str, source: Tensor, target: Tensor, device: torch.device, *, is_new: bool
     ) -> None:
-        """A copy as torch makes it: on the source's stream, which the target's comes before and after."""
+        """A copy as torch makes it: on the source's stream, the target's ordered before and after."""
         origin = self.memory_blocks.block(source).device
         reader = host() if origin == HOST else self.current(origin)
         writer = host() if device == HOST else self.current(device)
@@ -230,6 +235,11 @@ class VirtualAccelerator:
         if is_new:
             self.memory_blocks.allocate(target, device, None if device == HOST else writer)
         self.memory_blocks.write(target, self._deed(writer, name))
+
+    @contextmanager
+    def _watch_thread(self) -> Iterator[None]:
+        with _DeviceNames(self), _Watch(self):
+            yield
 
     # ---- clocks ----------------------------------------------------------------------------------
 
@@ -281,6 +291,21 @@ class VirtualAccelerator:
             yield
         finally:
             self._here.unseen = before
+
+
+class _DeviceNames(TorchFunctionMode):
+    """Lets ``tensor.device`` say where the tensor is."""
+
+    def __init__(self, accelerator: VirtualAccelerator) -> None:
+        super().__init__()
+        self._accelerator = accelerator
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func == _DEVICE and self._accelerator.is_looking:
+            return self._accelerator.device_of(args[0])
+        return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):

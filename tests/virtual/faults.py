@@ -19,11 +19,6 @@ class Call:
     name: str
     site: str
 
-    @property
-    def is_of_lanes(self) -> bool:
-        """Whether it was made by a lane (and not by the test itself)."""
-        return self.site != ""
-
     def __str__(self) -> str:
         return f"{self.name} in {self.site or 'the test'}"
 
@@ -40,6 +35,11 @@ class FaultyAccelerator(VirtualAccelerator):
         super().__init__(num_devices)
         self.calls: list[Call] = []
         self._left_out = left_out
+
+    @property
+    def calls_of_lanes(self) -> list[Call]:
+        """The different calls noted that lanes made, not the test itself."""
+        return [call for call in dict.fromkeys(self.calls) if call.site]
 
     def record(self, stream: Any) -> Any:
         """An event; left out, it is never recorded."""
