@@ -137,7 +137,7 @@ def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], La
         raise
     if recorder.failure is not None:  # the user's code caught it
         raise recorder.failure
-    outputs, layout = flatten(result)
+    outputs, layout = flatten(result, shared=True)
     recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
     return outputs, layout
 
@@ -150,7 +150,7 @@ def _by_placeholder(
 
 
 def _fake_copy(leaf: Any, fakes: FakeModel) -> Any:
-    return fakes.fake(leaf) if isinstance(leaf, torch.Tensor) else leaf
+    return fakes.fake(_copy(leaf)) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _copy(leaf: Any) -> Any:

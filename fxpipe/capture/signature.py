@@ -28,7 +28,7 @@ Tree = int | Branch
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A value without its leaves; a tensor that occurs twice is one leaf."""
+    """A value without its leaves."""
 
     tree: Tree
 
@@ -43,20 +43,22 @@ class Layout:
         return [found[index] for index in sorted(found)]
 
 
-def flatten(value: Any) -> tuple[list[Any], Layout]:
+def flatten(value: Any, *, shared: bool = False) -> tuple[list[Any], Layout]:
     """The leaves of a value, in order, and the layout that holds them.
 
-    Lists, tuples, dicts, their subclasses and objects that hold tensors are taken apart.
+    Lists, tuples, dicts, their subclasses and objects that hold tensors are taken apart. `shared`: a
+    tensor that occurs twice is one leaf (in a result it is then one object in both places; arguments
+    that happen to be the same tensor may be two tensors in the next call).
 
     Raises:
         CaptureError: if a container contains itself.
     """
     leaves: list[Any] = []
-    return leaves, Layout(_take(value, leaves, {}, []))
+    return leaves, Layout(_take(value, leaves, {} if shared else None, []))
 
 
-def _take(value: Any, leaves: list[Any], shared: dict[int, int], above: list[int]) -> Tree:
-    if isinstance(value, torch.Tensor):
+def _take(value: Any, leaves: list[Any], shared: dict[int, int] | None, above: list[int]) -> Tree:
+    if isinstance(value, torch.Tensor) and shared is not None:
         if id(value) not in shared:
             shared[id(value)] = len(leaves)
             leaves.append(value)

@@ -73,7 +73,7 @@ def verify(
 
 def _call(model: nn.Module, layout: Layout, leaves: Sequence[Any]) -> list[Any]:
     args, kwargs = layout.unflatten(leaves)
-    return flatten(model(*args, **kwargs))[0]
+    return flatten(model(*args, **kwargs), shared=True)[0]
 
 
 def _outcome(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.signature import argument_names, flatten
 from fxpipe.capture.trace import trace
 from fxpipe.errors import CaptureError
@@ -14,8 +15,9 @@ from tests.unit.capture.small import Box, Containers, Pair, Result
 X, Y = torch.zeros(2, 4), torch.ones(2, 4)
 
 
-def test_tensor_that_occurs_twice_is_one_leaf() -> None:
-    leaves, layout = flatten([X, {"again": X}, Y])
+def test_tensor_that_occurs_twice_in_a_result_is_one_leaf() -> None:
+    assert len(flatten([X, {"again": X}, Y])[0]) == 3
+    leaves, layout = flatten([X, {"again": X}, Y], shared=True)
     assert len(leaves) == 2
     made = layout.unflatten([10, 20])
     assert made == [10, {"again": 10}, 20]
@@ -38,7 +40,7 @@ def test_objects_are_taken_apart_only_if_they_hold_tensors() -> None:
 def test_every_result_is_made_of_new_containers() -> None:
     value = {"pair": Pair(X, [Y]), "result": Result(X)}
     _, layout = flatten(value)
-    one, two = layout.unflatten([1, 2, None, 3]), layout.unflatten([1, 2, None, 3])
+    one, two = layout.unflatten([1, 2, 1, None, 3]), layout.unflatten([1, 2, 1, None, 3])
     assert one == two == {"pair": Pair(1, [2]), "result": Result(1)}
     assert one["pair"].second is not two["pair"].second
 
@@ -65,10 +67,8 @@ def test_names_are_those_of_forward() -> None:
     call = ((X, [Y, {"k": X}]), {"scale": 2.0, "self": Y, "image_1": Y})
     leaves, layout = flatten(call)
     names = argument_names(Takes(), layout)
-    assert len(leaves) == len(names) == 3
-    assert names == ["image", "arg_1_0", "scale"]
-    _, layout = flatten(((X.clone(), X.clone()), {"image": Y, "self": Y.clone()}))
-    assert argument_names(Takes(), layout) == ["image", "arg_1", "image_1", "self_"]
+    assert len(leaves) == len(names)
+    assert names == ["image", "arg_1_0", "arg_1_1_k", "scale", "self_", "image_1"]
 
 
 def test_call_signature_of_a_capture() -> None:
@@ -86,3 +86,26 @@ def test_call_signature_of_a_capture() -> None:
     assert type(made["result"]) is Result
     assert type(made["result"].pair) is Pair
     assert type(made["box"]) is Box
+
+
+def test_one_tensor_in_two_arguments_may_be_two_in_the_next_call() -> None:
+    class Adds(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x - 2 * y
+
+    for mode in ("real", "fake"):
+        capture = trace(Adds(), (X, X), mode=mode)
+        assert len(capture.signature.placeholders) == 2
+        assert GraphRunner.of(capture, Adds()).run([X, Y])[0].equal(X - 2 * Y)
+
+
+def test_one_tensor_twice_in_a_result_stays_one() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            y = x + 1
+            return [y, y]
+
+    capture = trace(Twice(), (X,))
+    assert len(capture.signature.outputs) == 1
+    one, two = capture.signature.output.unflatten([X])
+    assert one is two
