@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
 
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.streams import MemoryUse, Streams, marks, move
@@ -24,6 +25,7 @@ class StreamLane:
         # For each source (a rank, or a device of the caller): a stream on each end of the way.
         self._ways: dict[object, tuple[torch.Stream, ...]] = {}
         self._caller: Mapping[torch.device, torch.Event] = {}
+        self._accumulators: dict[Tensor, Node] = {}
 
     def compute(self) -> AbstractContextManager[None]:
         """The rank's compute stream is current inside."""
@@ -61,7 +63,14 @@ class StreamLane:
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
         """Move tensors to this device in place, on the caller's current stream."""
-        move(tensors, self.device, self._streams)
+        adopted = list(tensors)
+        move(adopted, self.device, self._streams)
+        # Autograd adds to .grad on the stream that was current when a parameter was first used:
+        # let it be this one. The node lives as long as someone holds it.
+        with self.compute():
+            for tensor in adopted:
+                if tensor.requires_grad and tensor not in self._accumulators:
+                    self._accumulators[tensor] = get_gradient_edge(tensor).node
 
     def begin(self, inputs: Iterable[Tensor] = ()) -> None:
         """Let the compute stream wait for the caller; copies of `inputs` will wait for theirs."""
