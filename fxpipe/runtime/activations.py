@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class Entry:
         self._counts: list[int | None] | None = None
         marked = [v for v in sealed if isinstance(v, Tensor) and v.requires_grad]
         if marked and len(marked) == len(sealed):  # the usual stage
-            self.values = list(_Receive.apply(self._grads, anchor, marked))  # type: ignore[no-untyped-call]
+            self.values = list(_receive(self._grads, anchor, marked))
         else:
             self._open_containers(sealed, anchor)
 
@@ -95,7 +95,7 @@ class Entry:
             self._counts.append(None if isinstance(value, Tensor) and inside else len(inside))
         self.values = list(sealed)
         if marked:
-            opened = iter(_Receive.apply(self._grads, anchor, marked))  # type: ignore[no-untyped-call]
+            opened = iter(_receive(self._grads, anchor, marked))
             self.values = [
                 map_tensors(value, lambda t: next(opened) if t.requires_grad else t)
                 for value in sealed
@@ -138,3 +138,7 @@ class _Receive(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, None, None]:
         ctx.grads.append(grads)
         return None, None, None
+
+
+# `Function.apply` first makes sure that no functorch transform is active; in a stage none is.
+_receive: Final[Callable[..., tuple[Tensor, ...]]] = super(torch.autograd.Function, _Receive).apply

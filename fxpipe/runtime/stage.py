@@ -226,8 +226,7 @@ class StageRunner:
             return step.loss is not None or any(
                 grads is not None for grads in step.output_grads[micro_batch]
             )
-        own = len(self.ports.writes)
-        return frame.later[:own] != [None] * own
+        return any(frame.later[at] is not None for at in range(len(self.ports.writes)))
 
     def _run_backward(self, frame: Frame, micro_batch: int, step: Step) -> None:
         starts = Roots()

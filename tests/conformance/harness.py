@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,10 +97,7 @@ def build(
     batch_norm: str = "deferred",
 ) -> Rig:
     """The line for a model called with `args`."""
-    capture = trace(model, args)
-    plan = partition(capture, estimate(capture, model), stages, cuts=cuts)
-    graph = link(capture, plan)
-    programs = generate(capture, plan, graph, model)
+    capture, programs, graph = compiled(model, args, stages, cuts)
     ranks = ranks or stages
     placement = Placement.loop(ranks, stages // ranks)
     runs_on = BACKENDS[backend]() if isinstance(backend, str) else backend
@@ -116,6 +114,27 @@ def build(
         batch_norm=batch_norm,
     )
     return Rig(model, capture, programs, graph, placement, runtime, runs_on)
+
+
+_Compiled = tuple[Capture, tuple[StageProgram, ...], StageGraph]
+_COMPILED: dict[object, _Compiled] = {}
+
+
+def compiled(
+    model: nn.Module, args: tuple[Any, ...], stages: int, cuts: Sequence[str] | None
+) -> _Compiled:
+    """What the compiler makes of a model of this class; most tests differ in how they run it only."""
+    kinds = tuple((tuple(a.shape), a.dtype, a.requires_grad) for a in args)
+    modes = (model.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+    key = (type(model), str(model), kinds, modes, stages, tuple(cuts or ()))
+    if key not in _COMPILED:
+        capture = trace(model, args)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # costs are guesses here, as good as any
+            plan = partition(capture, estimate(capture, model), stages, cuts=cuts)
+        graph = link(capture, plan)
+        _COMPILED[key] = (capture, generate(capture, plan, graph, model), graph)
+    return _COMPILED[key]
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor | None]:
