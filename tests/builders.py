@@ -28,7 +28,6 @@ from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ops import draws_random
-from fxpipe.portals.store import PortalStore
 
 
 def build_capture(model: nn.Module, *args: torch.Tensor, batch_dim: int | None = 0) -> Capture:
@@ -115,21 +114,22 @@ def run_stages(
     if not isinstance(inputs, Mapping):
         inputs = dict(zip((edge.value for edge in graph.inputs), inputs, strict=True))
     values = dict(inputs)
-    store = PortalStore(graph.portals)
+    readers = {edge.value: edge.consumers for edge in graph.portals}
+    held: dict[tuple[str, int], Any] = {}
     returned: tuple[Any, ...] = ()
     for index, (stage, program) in enumerate(zip(stages, programs, strict=True)):
 
         def stash(name: str, value: Any, index: int = index) -> None:
             assert name in portals_of(graph, index)
-            store.stash(name, 0, value)
+            held.update(((name, reader), value) for reader in readers[name])
 
         def pop(name: str, index: int = index) -> Any:
-            return store.pop(name, index, 0)
+            return held.pop((name, index))
 
         returned = stage.forward(stash, pop, *(values[name] for name in program.inputs))
         assert isinstance(returned, tuple)
         values = dict(inputs) | dict(zip(program.outputs, returned, strict=True))
-    assert len(store) == 0, "a portal was never popped"
+    assert not held, f"portals never popped: {list(held)}"
     computed = iter(returned)
     return tuple(
         graph.constants[index] if value is None else next(computed)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture
 
 _BUDGET: Final = 4.0
-_FEWEST, _MOST = 3, 15
+_FEWEST, _MOST = 2, 15
 
 
 def profile(
@@ -49,7 +49,7 @@ def profile(
         model: the module it was recorded from, where it is to run: times hold for its device.
         args: positional inputs of one micro-batch.
         kwargs: keyword inputs.
-        repeats: number of rounds; None: as many as fit in some seconds, 3 to 15.
+        repeats: number of rounds; None: as many as fit in some seconds, 2 to 15.
         progress: show a bar on a terminal if it takes long.
 
     Raises:
@@ -64,17 +64,18 @@ def profile(
         return observe(capture, model, MeteredRun(capture, model, clock), inputs, **options)
 
     with undisturbed(model, capture.training), torch.set_grad_enabled(trains):
-        saved = once(count_saved=True).saved
-        begun = time.perf_counter()
-        samples, inputs_only = [once()], []
-        rounds = repeats or _affordable(time.perf_counter() - begun)
-        with progress_bar("measuring the model", rounds, progress) as step:
+        with progress_bar("measuring the model", progress) as step:
+            saved = once(count_saved=True).saved
+            step()
+            begun = time.perf_counter()
+            samples, inputs_only = [once()], []
+            rounds = repeats or _affordable(time.perf_counter() - begun)
             for index in range(rounds):
+                step(total=rounds + 1)
                 if trains and index % 2 == 0:
                     inputs_only.append(once(weights=False))
                 if index > 0:
                     samples.append(once())
-                step()
     return cost_profile(
         capture, model, "measure", rows(capture, values), samples, inputs_only, saved
     )

@@ -6,6 +6,7 @@ import operator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from fxpipe import ops
 from fxpipe.analysis.cuts import legal_cuts
 from fxpipe.analysis.effects import is_mutating, storages
 from fxpipe.analysis.liveness import lifetimes
@@ -46,14 +47,20 @@ def chain_of(capture: Capture, costs: CostProfile, cluster: Cluster | None) -> C
 
 
 def divided_calls(capture: Capture) -> list[int]:
-    """For each position 0 … len(body), how many module calls a cut there would divide."""
+    """For each position 0 … len(body), how many module calls a cut there would divide.
+
+    A module that decides on values of its data counts twice: called whole it decides for itself, divided
+    it can only check that the decision is the recorded one.
+    """
     position = {node.name: index for index, node in enumerate(capture.body)}
+    decisions = {node.name for node in capture.body if node.target is ops.check_value}
     change = [0] * (len(position) + 2)
     for span in capture.spans:
         inside = [position[name] for name in span.nodes if name in position]
         if span.path and span.fixed is None and inside:
-            change[min(inside) + 1] += 1
-            change[max(inside) + 1] -= 1
+            count = 1 if decisions.isdisjoint(span.nodes) else 2
+            change[min(inside) + 1] += count
+            change[max(inside) + 1] -= count
     return list(accumulate(change[:-1]))
 
 

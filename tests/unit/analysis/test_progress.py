@@ -16,10 +16,10 @@ class Terminal(io.StringIO):
 def advance(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, **options: bool) -> str:
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(module, "PATIENCE", 0.0)
-    with progress("measuring", 2, **options) as step:
+    with progress("measuring", **options) as step:
         time.sleep(0.001)
         step()
-        step()
+        step(total=2)
     return stream.getvalue()
 
 
@@ -29,7 +29,7 @@ def test_a_bar_is_drawn_on_a_terminal_once_it_takes_long(monkeypatch: pytest.Mon
 
 def test_quick_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    with progress("measuring", 1) as step:
+    with progress("measuring") as step:
         step()
     assert "measuring" not in stream.getvalue()
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxpipe import ops
 from fxpipe.ir.cluster import Cluster
 from fxpipe.partitioners.chain import Traffic
 from fxpipe.partitioners.linear import LINK, chain_of, divided_calls, makes_data
@@ -40,6 +41,12 @@ def test_calls_that_cannot_be_made_again_are_free_to_divide() -> None:
     for span in capture.spans:
         object.__setattr__(span, "fixed", "reads something else")
     assert max(divided_calls(capture)) == 0
+
+
+def test_calls_that_decide_on_their_data_count_twice() -> None:
+    capture = build_capture(Outer(), torch.randn(2, 4))
+    capture.node("second_a").target = ops.check_value
+    assert divided_calls(capture) == [0, 1, 0, 2, 0, 0, 0, 0, 0]
 
 
 def test_traffic_has_the_sizes_and_readers_of_the_graph() -> None:
