@@ -14,12 +14,19 @@ def main() -> None:
     report = Report(
         "memory",
         f"Saved for backward, {chunks} micro-batches, 2 stages",
-        ["model", "schedule", "recompute", "stage 0, MB", "stage 1, MB", "of GPipe, never"],
+        [
+            "model",
+            "schedule",
+            "recompute",
+            "stage 0, MB",
+            "stage 1, MB",
+            "stage 0 / 1 / both, of GPipe never",
+        ],
         remarks=[
             "Peak over a step of the unique storages that a stage keeps from forward to backward "
             "(boundary values kept for recomputation included, parameters and the batch left out). "
             "The last column is the share of what the same stages keep under GPipe without "
-            "recomputation."
+            "recomputation: each, and their sum."
         ],
     )
     for workload in workloads(options.quick):
@@ -39,7 +46,8 @@ def _measure(report: Report, workload: Workload, chunks: int) -> None:
                     step()
                     peaks = counted(pipe, step, ignore=(x, target, *pipe.parameters()))
                 everything = everything or peaks
-                shares = [f"{a / b:.0%}" for a, b in zip(peaks, everything, strict=True)]
+                pairs = [*zip(peaks, everything, strict=True), (sum(peaks), sum(everything))]
+                shares = [f"{kept / whole:.0%}" for kept, whole in pairs]
                 megabytes = [f"{peak / 1e6:.2f}" for peak in peaks]
                 report.add(workload.name, schedule, mode, *megabytes, " / ".join(shares))
 

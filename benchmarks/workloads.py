@@ -64,8 +64,8 @@ def workloads(quick: bool) -> list[Workload]:
         ]
     return [
         Workload(
-            "U-Net (2, 16), 64 images 64×64",
-            lambda: UNet(2, 16),
+            "U-Net (5, 12), 64 images 64×64",
+            lambda: UNet(5, 12),
             _images(64, 64, (1, 64, 64)),
             _sequential_unet,
         ),
