@@ -22,6 +22,7 @@ _READS: Final = {
 _SIZED_BY_DATA: Final = {
     "nonzero", "masked_select", "unique", "unique_consecutive", "_unique2", "argwhere", "bincount",
     "_return_output", "_return_inverse", "_return_counts", "_unique_impl", "_unique_consecutive_impl",
+    "_pack_padded_sequence",
 }  # fmt: skip
 """Functions whose result's shape depends on values."""
 

@@ -25,6 +25,8 @@ def leaf_reason(module: nn.Module) -> str | None:
     """Why a module is one node of the graph; None if it is looked into."""
     if is_layer(module):
         return "a layer of torch.nn"
+    if module._backward_hooks or module._backward_pre_hooks:
+        return "it has full backward hooks, which see its gradients as a whole"
     if isinstance(module, torch.jit.ScriptModule):
         return "it is compiled by torch.jit"
     for cls in type(module).__mro__:

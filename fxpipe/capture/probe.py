@@ -37,7 +37,8 @@ def _synthetic(leaf: Any) -> Any:
     if not isinstance(leaf, FakeTensor):
         return leaf
     if leaf.dtype.is_floating_point or leaf.dtype.is_complex:
-        made = torch.randn(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+        generator = torch.Generator(leaf.device).manual_seed(0)  # no draw of the model's own
+        made = torch.randn(leaf.shape, dtype=leaf.dtype, device=leaf.device, generator=generator)
         return made.requires_grad_(leaf.requires_grad)
     return torch.ones(leaf.shape, dtype=leaf.dtype, device=leaf.device)
 

@@ -25,6 +25,7 @@ from fxpipe.capture.spans import close_spans
 from fxpipe.capture.values import Dependence
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Span
+from fxpipe.uncompiled import uncompiled
 
 _RESTARTS = 200
 
@@ -95,7 +96,7 @@ def record_once(
         FallbackError: if another decision is needed.
     """
     with ExitStack() as stack:
-        for state in (ModelState(model), Randomness(), Modes()):
+        for state in (ModelState(model), Randomness(), Modes(), uncompiled()):
             stack.enter_context(state)
         if mode == "fake":
             fakes = stack.enter_context(FakeModel(model))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxpipe.capture.trace import trace
+from fxpipe.errors import CaptureError
+from tests.unit.capture import small
+from tests.unit.capture.agree import assert_agrees
+
+X = torch.randn(2, 4)
+
+
+class Holder:
+    """A module out of sight: not among the model's children."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+
+class UsesHidden(nn.Module):
+    def __init__(self, hidden: nn.Module) -> None:
+        super().__init__()
+        self.body, self.holder = small.Mlp(), Holder(hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.holder.module(self.body(x))
+
+
+def test_modules_that_are_not_the_models_belong_to_their_caller() -> None:
+    model = UsesHidden(nn.Softmax(-1))
+    capture = trace(model, (X,))
+    assert [node.target for node in capture.body][-1] is torch.nn.functional.softmax
+    assert_agrees(capture, model, (X,))
+
+
+def test_parameters_out_of_sight_are_refused() -> None:
+    with pytest.raises(CaptureError, match="computed where fxpipe could not see"):
+        trace(UsesHidden(nn.Linear(4, 4)), (X,))
+
+
+def test_module_registered_twice_goes_by_its_first_path() -> None:
+    model = small.Chain(small.Mlp())
+    model.again = model.parts[0]
+    assert [span.path for span in trace(model, (X,)).spans] == ["", "parts.0"]
+
+
+class Maps(nn.Module):
+    """Changes the dict it is handed, and looks at data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, state: dict[str, Any]) -> None:
+        if state["x"].sum() > 1e9:
+            raise ValueError
+        state["y"] = self.linear(state["x"])
+
+
+class UsesDict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps, self.head = Maps(), nn.Linear(4, 400)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = {"x": x.sin() * self.head.bias[0]}
+        self.maps(state)
+        return self.head(state["y"])
+
+
+def test_leaf_that_changes_its_argument_cannot_stay_whole() -> None:
+    with pytest.raises(CaptureError, match="it changes a dict that it is handed"):
+        trace(UsesDict(), (X,))
+
+
+def test_leaking_leaf_is_looked_into() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.linear.register_forward_hook(lambda module, args, out: seen.append(out))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * 2
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+            self.encoder.linear2.register_forward_hook(lambda m, a, out: seen.append(out))
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.clear()
+            y = self.inner(self.encoder(x))
+            return y + seen[-1] + self.inner.linear.bias
+
+    model = Model()
+    capture = trace(model, (X[:, None],))
+    assert capture.leaves == ()
+    assert_agrees(capture, model, (X[:, None],))
+
+
+def test_layer_that_leaks_makes_its_parent_whole() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+            self.encoder.linear2.register_forward_hook(lambda m, a, out: seen.append(out))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.clear()
+            return self.encoder(x) + seen[0]
+
+    model = small.Chain(Block(), small.Mlp())
+    capture = trace(model, (X[:, None],))
+    assert [(leaf.path, leaf.reason) for leaf in capture.leaves] == [
+        ("parts.0", "a tensor leaves it by a hook or an attribute")
+    ]
+    assert_agrees(capture, model, (X[:, None],))
+
+
+class Random(nn.Module):
+    """Decides on a random number: layerdrop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) if torch.rand(()) < 0.5 else torch.rand_like(x) * x
+
+
+def test_random_decision_keeps_a_module_whole() -> None:
+    model = small.Chain(small.Mlp(), Random())
+    capture = trace(model, (X,))
+    assert [leaf.path for leaf in capture.leaves] == ["parts.1"]
+    assert capture.node("parts_1").meta["rng"] == ("parts.1#0", 0)
+    assert_agrees(capture, model, (X,), rows=4)

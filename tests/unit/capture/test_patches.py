@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.amp.autocast_mode import autocast
+from torch.utils import checkpoint as checkpoint_module
+from torch.utils.checkpoint import checkpoint
+
+from fxpipe.capture.fallback import Decisions
+from fxpipe.capture.patches import active, patched, without_checkpoints
+from fxpipe.capture.recorder import Recorder
+from tests.unit.capture import small
+
+X = torch.randn(2, 4)
+
+
+def places() -> list[object]:
+    return [
+        nn.Module.__call__,
+        nn.Module.__setattr__,
+        autocast.__enter__,
+        autocast.__exit__,
+        torch.inference_mode.__enter__,
+        checkpoint_module._checkpoint_without_reentrant_generator,
+        torch.jit.ScriptFunction.__call__,
+        "apply" in vars(torch.autograd.function._SingleLevelFunction),
+    ]
+
+
+def test_patches_last_as_long_as_a_recording() -> None:
+    before = places()
+    one, two = (Recorder(small.Mlp(), Decisions()) for _ in range(2))
+    assert active() is None
+    with patched(one):
+        assert active() is one
+        with one.paused():
+            assert active() is None
+        assert all(a is not b for a, b in zip(places()[:-1], before[:-1], strict=True))
+        with patched(two):
+            pass
+        assert nn.Module.__call__ is not before[0]
+    assert active() is None
+    assert places() == before
+
+
+def test_forward_of_instances_is_put_back() -> None:
+    model = small.Mlp()
+    with patched(Recorder(model, Decisions())):
+        assert "forward" in model.__dict__
+        assert model.forward.__name__ == "forward"
+        assert str(model.forward.__signature__).startswith("(x: ")
+    assert "forward" not in model.__dict__
+
+
+def test_forward_that_is_the_instances_own_stays() -> None:
+    model = small.Mlp()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    model.forward = forward  # type: ignore[method-assign]
+    with patched(Recorder(model, Decisions())):
+        assert model.forward is forward
+    assert model.forward is forward
+
+
+def test_code_runs_through_patches_as_without_them() -> None:
+    model, other = small.Checkpointed(), small.TwoRegions()
+    torch.manual_seed(0)
+    expected = model(X), other(X)
+    with patched(Recorder(small.Mlp(), Decisions())) as _, torch.no_grad():
+        pass
+    recorder = Recorder(small.Mlp(), Decisions())
+    with patched(recorder), recorder.paused():
+        torch.manual_seed(0)
+        found = model(X), other(X)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_checkpoints_can_be_ignored() -> None:
+    calls: list[int] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x.sin()
+
+    x = X.clone().requires_grad_()
+    for use_reentrant in (True, False):
+        calls.clear()
+        with without_checkpoints():
+            y = checkpoint(function, x, use_reentrant=use_reentrant)
+        y.sum().backward()
+        assert len(calls) == 1
+        checkpoint(function, x, use_reentrant=use_reentrant).sum().backward()
+        assert len(calls) == 3
+
+
+def test_inference_mode_keeps_a_module_whole() -> None:
+    from fxpipe.capture.trace import trace
+
+    class Infers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.inference_mode():
+                y = self.linear(x)
+            return y.clone()
+
+    (leaf,) = trace(small.Chain(Infers(), small.Mlp()), (X,)).leaves
+    assert (leaf.path, leaf.reason) == ("parts.0", "it switches to inference mode")
