@@ -297,6 +297,13 @@ class Pipeline(nn.Module):
 
     # ---- life ------------------------------------------------------------------------------------
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy (also by pickle) holds its own model and the same cut; it captures anew."""
+        options = self._options
+        if self._line is not None:
+            options = replace(options, cuts=self._line.plan)
+        return _remake, (self.module, options, self.steps_done)
+
     def replace(self, **choices: Any) -> Pipeline:
         """Another pipeline over the same model and cut, with other choices for running it.
 
@@ -343,6 +350,12 @@ class Pipeline(nn.Module):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _remake(model: nn.Module, options: Options, steps_done: int) -> Pipeline:
+    pipe = Pipeline(model, options)
+    pipe.steps_done = steps_done
+    return pipe
 
 
 def _backend(options: Options) -> Backend:

@@ -17,6 +17,7 @@ from fxpipe.analysis.profile import cost_profile
 from fxpipe.analysis.stand_in import empty, stand_in
 from fxpipe.analysis.undisturbed import undisturbed
 from fxpipe.ir.spec import is_differentiable, spec_bytes, tensor_specs
+from fxpipe.uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture
@@ -52,9 +53,11 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
             run = _FakeRun(capture, model, clock, fake, guessed)
             return observe(capture, model, run, inputs, **options)
 
-    with undisturbed(model, capture.training), torch.set_grad_enabled(trains):
+    with uncompiled(), undisturbed(model, capture.training), torch.set_grad_enabled(trains):
         full = once(count_saved=True)
         inputs_only = [once(weights=False)] if trains else []
+    # What only takes numbers out of tensors costs next to nothing, whatever the guess.
+    guessed = {name: why for name, why in guessed.items() if spec_bytes(capture.spec(name))}
     if guessed:
         name, reason = next(iter(guessed.items()))
         warnings.warn(

@@ -1,0 +1,175 @@
+"""Modules that no cut divides are called as the user's own: hooks, compiled and wrapped blocks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxpipe
+from tests.equivalence.compare import grads_of, same_grads
+from tests.reference import run_eager_step
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, 2 * width)
+        self.second = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.gelu(self.first(x)))
+
+
+class Wrapped(nn.Module):
+    """As FSDP does it: gathers something before, and drops it after, its module's forward."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.log: list[str] = []
+
+    def forward(self, *args: Any) -> Any:
+        self.log.append("gather")
+        try:
+            return self.module(*args)
+        finally:
+            self.log.append("drop")
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8, blocks: int = 4) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def make() -> Net:
+    torch.manual_seed(5)
+    return Net()
+
+
+X = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(8) % 3
+
+
+def piped(model: nn.Module, **options: Any) -> fxpipe.Pipeline:
+    return fxpipe.compile(
+        model,
+        ["cpu", "cpu"],
+        chunks=4,
+        example_args=(X,),
+        cuts=["blocks.2"],
+        costs="estimate",
+        threads_per_rank=1,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_hooks_fire_as_often_as_in_eager_with_the_users_module(recompute: str) -> None:
+    def count(model: Net) -> Counter[str]:
+        seen: Counter[str] = Counter()
+        names = {module: name for name, module in model.named_modules()}
+        for name in ("blocks.0", "blocks.1.second", "blocks.3"):
+            module = model.get_submodule(name)
+            module.register_forward_pre_hook(lambda m, a: seen.update([f"before {names[m]}"]))
+            module.register_forward_hook(lambda m, a, o: seen.update([f"after {names[m]}"]))
+            module.register_full_backward_hook(
+                lambda m, i, o: seen.update([f"backward {names[m]}"])
+            )
+        return seen
+
+    eager, model = make(), make()
+    expected, found = count(eager), count(model)
+    run_eager_step(eager, (X,), chunks=4, loss_fn=F.cross_entropy, target=Y)
+    with piped(model, recompute=recompute) as pipe:
+        found.clear()
+        pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+    for event, times in expected.items():
+        again = recompute == "always" and not event.startswith("backward")
+        assert found[event] == (2 * times if again else times), event
+    same_grads(pipe, grads_of(eager), "hooks")
+
+
+def test_a_hook_that_changes_the_result_changes_it() -> None:
+    eager, model = make(), make()
+    for net in (eager, model):
+        net.blocks[1].register_forward_hook(lambda m, a, o: o * 2)
+        net.blocks[2].register_full_backward_hook(lambda m, i, o: (i[0] * 3,))
+    reference = run_eager_step(eager, (X,), chunks=4, loss_fn=F.cross_entropy, target=Y)
+    with piped(model) as pipe:
+        result = pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+    assert torch.equal(result.loss, reference.loss)
+    same_grads(pipe, grads_of(eager), "hooks")
+
+
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_compiled_block_stays_compiled(backend: str) -> None:
+    runs = 0
+
+    def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        from torch._dynamo.backends.debugging import aot_eager
+
+        compiled = aot_eager(graph, inputs)
+
+        def run(*args: Any) -> Any:
+            nonlocal runs
+            runs += 1
+            return compiled(*args)
+
+        return run
+
+    torch._dynamo.reset()
+    eager, model = make(), make()
+    for net in (eager, model):
+        net.blocks[1] = torch.compile(net.blocks[1], backend=counting)
+        net.blocks[3] = torch.compile(net.blocks[3], backend=counting)
+    reference = run_eager_step(eager, (X,), chunks=4, loss_fn=F.cross_entropy, target=Y)
+    with piped(model, backend=backend) as pipe:
+        runs = 0
+        result = pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+    assert runs == 2 * 4
+    assert torch.equal(result.loss, reference.loss)
+    same_grads(pipe, grads_of(eager), "compiled")
+
+
+def test_a_wrapped_block_does_its_work_around_each_call() -> None:
+    eager, model = make(), make()
+    for net in (eager, model):
+        net.blocks[0] = Wrapped(net.blocks[0])
+        net.blocks[3] = Wrapped(net.blocks[3])
+    reference = run_eager_step(eager, (X,), chunks=4, loss_fn=F.cross_entropy, target=Y)
+    with piped(model) as pipe:
+        for at in (0, 3):
+            model.blocks[at].log.clear()
+        result = pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+    assert model.blocks[0].log == ["gather", "drop"] * 4
+    assert model.blocks[3].log == ["gather", "drop"] * 4
+    assert torch.equal(result.loss, reference.loss)
+    same_grads(pipe, grads_of(eager), "wrapped")
+
+
+@pytest.mark.parametrize("copying", ["deepcopy", "pickle"])
+def test_a_copy_of_a_pipeline_has_its_own_model_and_the_same_cut(copying: str) -> None:
+    model = make()
+    with piped(model) as pipe:
+        pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+        made = copy.deepcopy(pipe) if copying == "deepcopy" else pickle.loads(pickle.dumps(pipe))
+        with made, torch.no_grad():
+            assert made.steps_done == 1
+            assert made.module is not model
+            made.train()
+            assert torch.equal(made(X), pipe(X))
+            assert made.plan == pipe.plan
