@@ -11,7 +11,7 @@ from torch import nn
 from fxpipe import ops
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
-from fxpipe.capture.leaves import leaf_reason, takes_fast_path
+from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
 from fxpipe.capture.restore import python_random
 from fxpipe.capture.spans import (
     Frame,
@@ -58,6 +58,7 @@ class Modules:
             return run(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
             raise self._recorder.keep_whole("it uses a transform of torch.func", module.forward)
+        self._refuse_backward_hooks(module, path)
         call = self._calls.get(path, 0)
         self._calls[path] = call + 1
         if self._is_leaf(module, path, (args, kwargs)):
@@ -74,6 +75,17 @@ class Modules:
         if takes_fast_path(module, arguments):
             return True
         return bool(path) and leaf_reason(module) is not None
+
+    def _refuse_backward_hooks(self, module: nn.Module, path: str) -> None:
+        """Keep modules whole whose backward hooks would be lost if a cut divided them."""
+        decisions = self._recorder.decisions
+        if not path or is_layer(module) or path in decisions.leaves or path in decisions.inside:
+            return
+        if module._backward_hooks or module._backward_pre_hooks:
+            source = self._script.sources.here()
+            raise KeepWholeError(
+                "it has backward hooks, which run around the whole module", path, source
+            )
 
     def begins_forward(self, module: nn.Module) -> bool:
         """Whether ``module.forward`` runs because the call in progress calls it, for the first time."""

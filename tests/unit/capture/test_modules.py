@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.trace import trace
 from fxpipe.errors import CaptureError
 from tests.unit.capture import small
@@ -145,3 +146,13 @@ def test_random_decision_keeps_a_module_whole() -> None:
     assert [leaf.path for leaf in capture.leaves] == ["parts.1"]
     assert capture.node("parts_1").meta["rng"] == ("parts.1#0", 0)
     assert_agrees(capture, model, (X,), rows=4)
+
+
+def test_backward_hooks_keep_a_module_whole() -> None:
+    model, calls = small.Chain(small.Mlp(), small.Mlp()), []
+    model.parts[1].register_full_backward_hook(lambda *args: calls.append(1))
+    capture = trace(model, (X,))
+    assert [leaf.path for leaf in capture.leaves] == ["parts.1"]
+    calls.clear()
+    GraphRunner.of(capture, model).run([X])[0].sum().backward()
+    assert calls == [1]
