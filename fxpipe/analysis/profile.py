@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -98,12 +98,12 @@ def cost_profile(
     """The profile that some observations amount to."""
 
     def node_cost(name: str) -> NodeCost:
-        backward = median(sample.backward.get(name, 0.0) for sample in samples)
+        backward = median_low(sample.backward.get(name, 0.0) for sample in samples)
         inputs = [sample.backward.get(name, 0.0) for sample in inputs_only]
         return NodeCost(
-            forward=median(s.forward[name] for s in (*samples, *inputs_only)),
+            forward=median_low(s.forward[name] for s in (*samples, *inputs_only)),
             backward=backward,
-            weight=max(0.0, backward - median(inputs)) if inputs else 0.0,
+            weight=max(0.0, backward - median_low(inputs)) if inputs else 0.0,
             flops=samples[0].flops[name],
             saved_bytes=saved[name],
             output_bytes=spec_bytes(capture.spec(name)),
