@@ -206,23 +206,25 @@ def scatter_gradient(
 def gather_input_gradient(
     leaf: InputLeaf, grads: Sequence[Any], inputs: Sequence[Tensor]
 ) -> Tensor | None:
-    """The gradient of a whole input from those of its micro-batches.
+    """The gradient of a whole input from those of its micro-batches, on the input's device.
 
     Args:
         leaf: the input.
         grads: per micro-batch, a tensor or None.
         inputs: the input as each micro-batch got it.
     """
-    if all(grad is None for grad in grads):
+    found = [grad for grad in grads if grad is not None]
+    if not found:
         return None
     if leaf.batch_dim is None:
-        total: Tensor | None = None
-        for grad in grads:
-            if grad is not None:
-                total = grad if total is None else total + grad
-        return total
-    pieces = [
-        torch.zeros_like(given) if grad is None else grad
-        for grad, given in zip(grads, inputs, strict=True)
-    ]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, leaf.batch_dim)
+        whole = found[0]
+        for grad in found[1:]:
+            whole = whole + grad
+    else:
+        pieces = [
+            torch.zeros_like(given, device=found[0].device) if grad is None else grad
+            for grad, given in zip(grads, inputs, strict=True)
+        ]
+        whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, leaf.batch_dim)
+    back: Tensor = whole.to(inputs[0].device)
+    return back

@@ -8,6 +8,7 @@ a device that runs each stream on its own time:
     memory.py       who read and wrote which block of memory, and when it may be used again
     operations.py   which operands a torch operation reads and writes
     threads.py      one clock per host thread, merged where threads hand things over
+    names.py        ``tensor.device`` and ``.to("cpu")`` for virtual devices
     accelerator.py  the devices, as the `Streams` that lanes are given
     faults.py       the same, leaving out one call: for mutation tests
 """

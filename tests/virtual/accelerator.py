@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpipe.runtime.devices import copy_with_strides
@@ -17,10 +16,9 @@ from fxpipe.runtime.streams import MemoryUse
 from tests.virtual.clocks import Actor, Clock, Moment
 from tests.virtual.hazards import Kind, Report
 from tests.virtual.memory import HOST, Memory
+from tests.virtual.names import device_names
 from tests.virtual.operations import Operation, operation
 from tests.virtual.threads import host, watched
-
-_DEVICE = torch.Tensor.device.__get__
 
 
 class VirtualStream(Actor):
@@ -107,7 +105,7 @@ class VirtualAccelerator:
 
     def copy(self, tensor: Tensor, device: torch.device) -> Tensor:
         """A copy made by the current streams of both devices."""
-        with self._unseen(), torch.no_grad():
+        with self.unseen(), torch.no_grad():
             result = copy_with_strides(tensor.detach(), HOST, non_blocking=False)
         with self._lock:
             self._transfer("copy", tensor, result, device, is_new=True)
@@ -139,8 +137,18 @@ class VirtualAccelerator:
     @contextmanager
     def watch(self) -> Iterator[VirtualAccelerator]:
         """Check everything that happens inside, in this thread and in those started inside."""
-        with watched(self._watch_thread), self._watch_thread():
+        with device_names(self), watched(lambda: _Watch(self)), _Watch(self):
             yield self
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Inside, the calling thread's operations are not checked."""
+        before = getattr(self._here, "unseen", False)
+        self._here.unseen = True
+        try:
+            yield
+        finally:
+            self._here.unseen = before
 
     def place(self, tensors: nn.Module | Iterable[Tensor], device: torch.device) -> None:
         """The tensors (of a module: parameters and buffers) are on the device from now on."""
@@ -156,7 +164,7 @@ class VirtualAccelerator:
         """The numbers, as host code would see them that takes no further care."""
         with self._lock:
             self.memory_blocks.read(tensor, host().act("host read"), done=True)
-        with self._unseen():
+        with self.unseen():
             return tensor.detach().clone()
 
     def host_wait(self, event: VirtualEvent) -> None:
@@ -236,11 +244,6 @@ class VirtualAccelerator:
             self.memory_blocks.allocate(target, device, None if device == HOST else writer)
         self.memory_blocks.write(target, self._deed(writer, name))
 
-    @contextmanager
-    def _watch_thread(self) -> Iterator[None]:
-        with _DeviceNames(self), _Watch(self):
-            yield
-
     # ---- clocks ----------------------------------------------------------------------------------
 
     def _deed(self, actor: Actor, label: str) -> Moment:
@@ -282,30 +285,6 @@ class VirtualAccelerator:
     def is_looking(self) -> bool:
         """Whether the calling thread's operations are checked now."""
         return not getattr(self._here, "unseen", False)
-
-    @contextmanager
-    def _unseen(self) -> Iterator[None]:
-        before = getattr(self._here, "unseen", False)
-        self._here.unseen = True
-        try:
-            yield
-        finally:
-            self._here.unseen = before
-
-
-class _DeviceNames(TorchFunctionMode):
-    """Lets ``tensor.device`` say where the tensor is."""
-
-    def __init__(self, accelerator: VirtualAccelerator) -> None:
-        super().__init__()
-        self._accelerator = accelerator
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func == _DEVICE and self._accelerator.is_looking:
-            return self._accelerator.device_of(args[0])
-        return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):
