@@ -169,7 +169,7 @@ def _costs(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     options: Options,
-) -> CostProfile | None:
+) -> CostProfile:
     if isinstance(options.costs, CostProfile):
         if options.costs.fingerprint != captured.fingerprint():
             raise FormatError(
@@ -184,7 +184,7 @@ def _costs(
     return profile(captured, model, args, kwargs)
 
 
-def _plan(captured: Capture, costs: CostProfile | None, options: Options) -> PartitionPlan:
+def _plan(captured: Capture, costs: CostProfile, options: Options) -> PartitionPlan:
     if isinstance(options.cuts, PartitionPlan):
         check_plan(captured, options.cuts)
         if options.cuts.num_stages != options.num_stages:

@@ -35,7 +35,9 @@ class Call(Protocol):
 class CallRunner(Protocol):
     """Runs the forwards: the call, and the leaves of its result that can be differentiated."""
 
-    def __call__(self) -> tuple[Call, list[Tensor]]: ...
+    def __call__(self) -> tuple[Call, list[Tensor]]:
+        """Run them."""
+        ...
 
 
 def differentiable_call(
@@ -51,8 +53,10 @@ def differentiable_call(
     phony = torch.empty(0, requires_grad=True)
     # A hook on a parameter would be called with None by the guard: leave such parameters out.
     plain = [p for p in parameters if p.requires_grad and not _has_hooks(p)]
-    anchor = _ParameterGuard.apply(phony, *plain)
-    outputs: tuple[Tensor, ...] = _PipelinedCall.apply(run, phony, anchor, *inputs)
+    anchor = _ParameterGuard.apply(phony, *plain)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, ...] = _PipelinedCall.apply(  # type: ignore[no-untyped-call]
+        run, phony, anchor, *inputs
+    )
     return outputs
 
 
@@ -65,7 +69,8 @@ class _ParameterGuard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[None, ...]:
-        return (None,) * (1 + ctx.count)
+        nothing: tuple[None, ...] = (None,) * (1 + ctx.count)
+        return nothing
 
 
 class _PipelinedCall(torch.autograd.Function):

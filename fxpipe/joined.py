@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -51,12 +51,7 @@ class JoinedOutputs:
         stand_ins = iter(made)
         values = []
         for leaf, marks in zip(self._leaves, self._marks, strict=True):
-            flags = iter(marks)
-            values.append(
-                map_tensors(leaf.value, lambda t, f=flags: next(stand_ins) if next(f) else t)
-                if made
-                else leaf.value
-            )
+            values.append(_replaced(leaf.value, marks, stand_ins) if made else leaf.value)
         return self._signature.output.unflatten(values)
 
     def without_values(self) -> JoinedOutputs:
@@ -80,6 +75,11 @@ class JoinedOutputs:
             whole: Any = wanted if joined.kind == "each" else (wanted[0] if wanted else None)
             columns.append(scatter_gradient(leaf, joined, whole, self._batches.rows))
         return [[column[m] for column in columns] for m in range(count)]
+
+
+def _replaced(value: Any, marks: Sequence[bool], stand_ins: Iterator[Tensor]) -> Any:
+    flags = iter(marks)
+    return map_tensors(value, lambda tensor: next(stand_ins) if next(flags) else tensor)
 
 
 def _detached(value: Any) -> Any:

@@ -67,7 +67,7 @@ class Pipeline(nn.Module):
         model: nn.Module = self.__dict__["_model"]
         return model
 
-    @property  # type: ignore[override]
+    @property
     def training(self) -> bool:
         """The model's training flag."""
         return self.module.training
@@ -91,13 +91,14 @@ class Pipeline(nn.Module):
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """The model's modules under the model's names."""
-        return self.module.named_modules(*args, **kwargs)
+        modules: Iterator[tuple[str, nn.Module]] = self.module.named_modules(*args, **kwargs)
+        return modules
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """The model's direct children."""
         return self.module.named_children()
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The model's state, loadable into the plain model and into any other partition of it."""
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         return state
@@ -107,7 +108,7 @@ class Pipeline(nn.Module):
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.module._apply(fn, recurse)
+        self.module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from fxpipe.capture.guards import failed_guard
@@ -199,7 +200,7 @@ class Situation:
             if tensor.requires_grad:
                 grad = self._input_grad(at, batches, grads)
                 if grad is not None:
-                    tensor.backward(grad)
+                    torch.autograd.backward((tensor,), (grad,))
 
     def _input_grad(
         self, at: int, batches: MicroBatches, grads: Sequence[Sequence[Any]]

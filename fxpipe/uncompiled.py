@@ -16,4 +16,5 @@ def uncompiled() -> AbstractContextManager[object]:
     """
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
