@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -204,10 +205,29 @@ def _finish(
     plan: PartitionPlan,
     options: Options,
 ) -> Line:
+    _warn_of_divided_hooks(model, captured, plan)
     graph = link(captured, plan)
     programs = generate(captured, plan, graph, model)
     key = captured.situation
     return Line(captured, costs, plan, graph, programs, _placement(plan, options), key)
+
+
+def _warn_of_divided_hooks(model: nn.Module, captured: Capture, plan: PartitionPlan) -> None:
+    """Say which forward hooks run no more: those of modules that lie in several stages."""
+    divided = {
+        span.path
+        for span in captured.spans
+        if len({plan.stages[name] for name in span.nodes if name in plan.stages}) > 1
+    }
+    for path in sorted(divided):
+        module = model.get_submodule(path)
+        if module._forward_hooks or module._forward_pre_hooks:
+            warnings.warn(
+                f"{path or 'the model'} has forward hooks, and a cut divides it: the tensor "
+                "operations of the hooks are part of the stages, but their Python code is not run. "
+                "Choose cuts outside of it, or put the hooks on modules inside.",
+                stacklevel=4,
+            )
 
 
 def _placement(plan: PartitionPlan, options: Options) -> Placement:

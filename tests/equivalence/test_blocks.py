@@ -115,6 +115,16 @@ def test_a_hook_that_changes_the_result_changes_it() -> None:
     same_grads(pipe, grads_of(eager), "hooks")
 
 
+def test_hooks_of_a_divided_module_are_warned_of() -> None:
+    model = make()
+    model.register_forward_hook(lambda m, a, o: o * 2)
+    with pytest.warns(UserWarning, match="the model has forward hooks, and a cut divides it"):
+        pipe = piped(model)
+    with pipe, torch.no_grad():
+        expected = torch.cat([model(part) for part in X.tensor_split(4)])
+        assert torch.equal(pipe(X), expected)
+
+
 @pytest.mark.parametrize("backend", ["inline", "local"])
 def test_a_compiled_block_stays_compiled(backend: str) -> None:
     runs = 0
