@@ -1,11 +1,15 @@
 """One differentiable call: the pipeline's forward now, its backward when the loss is differentiated.
 
     inputs ──┐
-             ├─► _PipelinedCall ──► outputs ──► the user's loss
-    anchor ──┘        │
-       ▲              └ backward: all micro-batches' backwards; parameters' gradients go to .grad
+             ├─► _Call ──► token ──► _Outputs ──► outputs ──► the user's loss
+    anchor ──┘     │                    └ backward: takes the gradients of the outputs
+       ▲           └ backward: all micro-batches' backwards; parameters' gradients go to .grad
        │
     _ParameterGuard ◄── parameters        (carries no gradient: it only notices who is asked for)
+
+The token is an empty tensor on the CPU. Autograd runs a node on the thread of its gradient's device,
+and has one thread per accelerator: a node that waited there for the backwards of the stages would
+keep them from running. With a gradient on the CPU it runs in the thread that called backward.
 
 Parameter gradients are accumulated by the stages themselves, so they do not flow through this graph.
 `torch.autograd.grad(loss, parameters)` would therefore find nothing: the guard sees it and says so.
@@ -54,10 +58,18 @@ def differentiable_call(
     # A hook on a parameter would be called with None by the guard: leave such parameters out.
     plain = [p for p in parameters if p.requires_grad and not _has_hooks(p)]
     anchor = _ParameterGuard.apply(phony, *plain)  # type: ignore[no-untyped-call]
-    outputs: tuple[Tensor, ...] = _PipelinedCall.apply(  # type: ignore[no-untyped-call]
-        run, phony, anchor, *inputs
-    )
+    passage = _Passage()
+    token = _Call.apply(run, passage, phony, anchor, *inputs)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, ...] = _Outputs.apply(passage, token)  # type: ignore[no-untyped-call]
     return outputs
+
+
+class _Passage:
+    """What `_Call` and `_Outputs` hand each other: outputs one way, their gradients the other."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Tensor] = []
+        self.grads: Sequence[Tensor | None] = ()
 
 
 class _ParameterGuard(torch.autograd.Function):
@@ -73,27 +85,47 @@ class _ParameterGuard(torch.autograd.Function):
         return nothing
 
 
-class _PipelinedCall(torch.autograd.Function):
+class _Call(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, run: CallRunner, phony: Tensor, anchor: Tensor, *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.call, outputs = run()
+        ctx: Any,
+        run: CallRunner,
+        passage: _Passage,
+        phony: Tensor,
+        anchor: Tensor,
+        *inputs: Tensor,
+    ) -> Tensor:
+        ctx.call, passage.outputs = run()
+        ctx.passage = passage
         ctx.phony = phony
         ctx.guard = anchor.grad_fn
         ctx.count = len(inputs)
-        ctx.set_materialize_grads(False)
-        return tuple(outputs)
+        return phony.new_empty(0)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, token_grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs_only = not _will_run(_leaf_node(ctx.phony))
         _refuse(ctx, inputs_only)
         call: Call = ctx.call
         ctx.call = None
+        grads, ctx.passage.grads = ctx.passage.grads, ()
         with torch.no_grad():
             input_grads = call.backward(grads, inputs_only=inputs_only)
-        return (None, None, None, *input_grads)
+        return (None, None, None, None, *input_grads)
+
+
+class _Outputs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, passage: _Passage, token: Tensor) -> tuple[Tensor, ...]:
+        ctx.passage = passage
+        ctx.set_materialize_grads(False)
+        outputs, passage.outputs = passage.outputs, []
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, Tensor]:
+        ctx.passage.grads = grads
+        return None, torch.zeros(0)
 
 
 def _refuse(ctx: Any, inputs_only: bool) -> None:
