@@ -22,6 +22,7 @@ from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.modules import Run
 from fxpipe.capture.probe import probe
 from fxpipe.capture.recorder import Recorder
+from fxpipe.capture.watch import storage_key
 
 _REFUSALS = (
     DataDependentOutputException,
@@ -45,6 +46,11 @@ class FakeRecorder(Recorder):
             name = self.script.tensor_names.get(fake)
             if name is not None:
                 self.script.tensor_names[id(real)] = name
+        for (
+            name,
+            buffer,
+        ) in model.named_buffers():  # a leaf that needs data writes into the real one
+            self.script.buffer_names[storage_key(fakes.real_of[id(buffer)])] = name
         self.inputs: dict[torch.fx.Node, torch.Tensor] = {}
 
     def is_fake(self, tensor: torch.Tensor) -> bool:

@@ -21,6 +21,7 @@ from fxpipe.capture.spans import (
     special_container,
 )
 from fxpipe.capture.values import Dependence
+from fxpipe.capture.watch import Effects, storage_key
 from fxpipe.ir.capture import Span
 
 if TYPE_CHECKING:
@@ -109,12 +110,14 @@ class Modules:
         given = tuple(self._values.argument(value, path) for value in args)
         named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
         objects = mutable_arguments((args, kwargs))
+        held = _buffers(module)
         self.leaf = path
         try:
             with self._recorder.watch.measure() as effects:
                 result = self._recorder.run_leaf(module, run, args, kwargs)
         finally:
             self.leaf = None
+        effects.writes |= _replaced(held, _buffers(module))
         self._random = python_random() if self._recorder.decisions.watch_random else ()
         changed = changed_argument(objects)
         if changed is not None:
@@ -197,6 +200,24 @@ class Modules:
         if path:
             reason = f"it keeps a tensor in its attribute {name!r}"
             raise KeepWholeError(reason, path, self._script.sources.here(), f"self.{name} = …")
-        node = self._values.argument(value)
-        owner = self._script.constant(module)
-        self._script.emit("call_function", ops.set_attribute, (owner, name, node))
+        old = module._buffers.get(name)
+        effects = Effects(writes=set() if old is None else {storage_key(old)})
+        args = (self._script.constant(module), name, self._values.argument(value))
+        self._script.emit("call_function", ops.set_attribute, args, effects=effects)
+
+
+def _buffers(module: nn.Module) -> dict[tuple[int, str], torch.Tensor]:
+    """All buffers inside a module, by place."""
+    return {
+        (index, name): buffer
+        for index, inner in enumerate(module.modules())
+        for name, buffer in inner._buffers.items()
+        if buffer is not None
+    }
+
+
+def _replaced(
+    before: dict[tuple[int, str], torch.Tensor], after: dict[tuple[int, str], torch.Tensor]
+) -> set[int]:
+    """Storage keys of the buffers that are another tensor now: as good as written into."""
+    return {storage_key(old) for place, old in before.items() if after.get(place) is not old}

@@ -77,7 +77,26 @@ def record(
             decisions.watch_random = True
         except FallbackError as reason:
             decisions.learn(reason, is_layer(model.get_submodule(reason.path)))
+            _spread(decisions, model, reason)
     raise CaptureError(f"recording was started {_RESTARTS} times and came to no end")
+
+
+def _spread(decisions: Decisions, model: nn.Module, reason: FallbackError) -> None:
+    """Keep all modules of a class whole once two of them had to be, for the same line.
+
+    Otherwise recording would start again for every layer of a deep model.
+    """
+    cls = type(model.get_submodule(reason.path))
+    alike = [
+        path
+        for path, why in decisions.leaves.items()
+        if why.source == reason.source and type(model.get_submodule(path)) is cls
+    ]
+    if len(alike) < 2 or "" in alike:
+        return
+    for path, module in model.named_modules():
+        if type(module) is cls and path not in decisions.inside:
+            decisions.leaves.setdefault(path, reason)
 
 
 def record_once(

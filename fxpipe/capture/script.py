@@ -127,4 +127,5 @@ class Script:
         return node
 
     def _written_buffers(self, effects: Effects) -> tuple[str, ...]:
-        return tuple(name for key, name in self.buffer_names.items() if key in effects.writes)
+        written = (name for key, name in self.buffer_names.items() if key in effects.writes)
+        return tuple(dict.fromkeys(written))

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
+from fxpipe.capture import record as record_module
 from fxpipe.capture.fallback import Decisions
 from fxpipe.capture.record import record, record_once
 from fxpipe.capture.signature import flatten
@@ -66,3 +70,18 @@ def test_refusals_that_the_model_catches_count() -> None:
     decisions = Decisions()
     record(small.Chain(small.Mlp(), Catches()), *CALL, decisions, "real")
     assert list(decisions.leaves) == ["parts.1"]
+
+
+def test_third_layer_of_a_kind_needs_no_start_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+    once = record_module.record_once
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        starts.append(1)
+        return once(*args, **kwargs)
+
+    monkeypatch.setattr(record_module, "record_once", counted)
+    decisions = Decisions()
+    record(small.Chain(*(small.Decides() for _ in range(6))), *CALL, decisions, "real")
+    assert len(starts) == 3
+    assert list(decisions.leaves) == [f"parts.{index}" for index in range(6)]

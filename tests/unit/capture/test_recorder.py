@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.fx
 from torch import nn
@@ -144,3 +145,11 @@ def test_fake_and_real_runs_write_the_same_graph() -> None:
         assert [span.nodes for span in real.spans] == [span.nodes for span in fake.spans]
         for one, two in zip(real.graph.nodes, fake.graph.nodes, strict=True):
             assert one.meta == two.meta, one.name
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_buffers_that_are_replaced_count_as_changed(mode: str) -> None:
+    leaf = trace(small.Chain(small.KeepsBuffer()), (X,), mode=mode)
+    assert meta(leaf, "parts_0", "buffers") == ("parts.0.average",)
+    root = trace(small.KeepsBuffer(), (X,), mode=mode)
+    assert meta(root, "set_attribute", "buffers") == ("average",)
