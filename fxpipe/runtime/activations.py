@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fxpipe.runtime.recompute import Found
 from fxpipe.runtime.values import Edges, Gradients, map_tensors, tensors_in
 
 
@@ -55,7 +56,7 @@ class Frame:
         self.handed: list[Gradients] = [None] * reads
         self.root: Tensor | None = None
         self.outputs: list[Edges] = []
-        self.replay: Any = None
+        self.replay: Found | None = None
 
     def forget_graph(self) -> None:
         """Let go of everything but the gradients to be handed on."""

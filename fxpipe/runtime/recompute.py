@@ -6,11 +6,13 @@ forward read it. What it changes is thrown away: a second forward is no second u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -28,40 +30,105 @@ class Recompute(StrEnum):
         return self is Recompute.ALWAYS
 
 
+_Buffers = MutableMapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The buffers as a forward found them: those it changes in place, and all that it may replace."""
+
+    changed: Sequence[Tensor | None]
+    all: Sequence[Mapping[str, Any]]
+
+
 class ChangedBuffers:
     """The buffers that a stage's forward changes, in the places where the stage finds them.
 
+    Eager runs the backward of a micro-batch before the forward of the next one; here several forwards
+    may come first. So each forward changes copies of its own: what a graph has saved, and what a rerun
+    has to read, stays as it was. At the end of a step the last values go into the user's buffers.
+
+        user's buffer ── copy ──► forward 0 ── copy ──► forward 1 ── … ──► user's buffer
+              │                       │
+              └ read by rerun 0       └ read by rerun 1
+
     Args:
-        places: dictionaries that hold such a buffer, each with its key: a module's buffers, the
-            attributes of a stage that reads a buffer itself. The places of one buffer stand in a group.
+        places: dictionaries that hold a buffer which is written into, each with its key: a module's
+            buffers, the attributes of a stage that reads a buffer itself. The places of one buffer
+            stand in a group.
+        modules: the buffers of all modules the stage calls: forward may put others in their place.
     """
 
-    def __init__(self, places: Sequence[Sequence[tuple[MutableMapping[str, Any], str]]]) -> None:
+    def __init__(
+        self, places: Sequence[Sequence[tuple[_Buffers, str]]], modules: Sequence[_Buffers]
+    ) -> None:
         self._places = places
+        self._modules = modules
+        self._users = Found((), ())
+        self._copies: list[Tensor | None] = []
 
-    def copies(self) -> list[Tensor | None]:
-        """Each buffer as it is now."""
-        found = []
-        for group in self._places:
-            holder, key = group[0]
-            value = holder.get(key)
-            found.append(None if value is None else value.detach().clone())
-        return found
+    def begin(self) -> None:
+        """A step begins: the buffers are the user's."""
+        self._users = self.found()
+        self._copies = list(self._users.changed)
+
+    def found(self) -> Found:
+        """The buffers as they are now; `fork` must come before they are changed."""
+        return Found(self._present(), [dict(buffers) for buffers in self._modules])
+
+    def fork(self) -> None:
+        """Let what follows change copies of the buffers."""
+        if self._places:
+            self._copies = [_copy(value) for value in self._present()]
+            self._put(self._copies)
+
+    def end(self, *, keep: bool) -> None:
+        """The step is over: the user's buffers come back, with the last values if they are to be kept.
+
+        A buffer that forward has replaced by another object stays replaced.
+        """
+        if keep:
+            with torch.no_grad():
+                users = self._users.changed
+                self._put(list(map(_settle, users, self._copies, self._present())))
+        else:
+            self._restore(self._users)
+        self._users = Found((), ())
+        self._copies = []
 
     @contextmanager
-    def as_in(self, copies: Sequence[Tensor | None]) -> Iterator[None]:
-        """The buffers as they were; the present ones come back after, untouched.
-
-        Other objects stand in for the buffers. Writing old values into them would change what
-        other micro-batches' graphs have saved.
-        """
-        present = [[(d, key, d.get(key)) for d, key in group] for group in self._places]
+    def as_in(self, before: Found) -> Iterator[None]:
+        """The buffers as a forward found them; what changes inside is forgotten after."""
+        now = self.found()
+        self._restore(before)
+        self._put([_copy(value) for value in before.changed])
         try:
-            for group, copy in zip(self._places, copies, strict=True):
-                for holder, key in group:
-                    holder[key] = copy
             yield
         finally:
-            for entries in present:
-                for holder, key, value in entries:
-                    holder[key] = value
+            self._restore(now)
+
+    def _present(self) -> list[Tensor | None]:
+        return [group[0][0].get(group[0][1]) for group in self._places]
+
+    def _put(self, values: Sequence[Tensor | None]) -> None:
+        for group, value in zip(self._places, values, strict=True):
+            for holder, key in group:
+                holder[key] = value
+
+    def _restore(self, found: Found) -> None:
+        for buffers, held in zip(self._modules, found.all, strict=True):
+            buffers.update(held)
+        self._put(found.changed)
+
+
+def _copy(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.detach().clone()
+
+
+def _settle(users: Tensor | None, copy: Tensor | None, present: Tensor | None) -> Tensor | None:
+    """The object that stays: the user's with the last value, or what forward put in its place."""
+    if users is None or copy is None or present is not copy:
+        return present
+    if copy is not users:
+        users.copy_(copy)
+    return users

@@ -265,13 +265,15 @@ class Runtime:
         given = tensors_in(_given(state)) if waits else []
         for lane in waits:
             lane.begin(given)
+        succeeded = False
         try:
             self._backend.launch(mains, state.transport, state.caller.enter)
+            succeeded = True
         finally:
             for lane in waits:
                 lane.finish(_handed_out(state))
             for runner in executable.distinct:
-                runner.weights.write_back()
+                runner.weights.write_back(keep=succeeded)
 
     def _backward(self, executable: Executable, state: Step) -> None:
         self._launch(executable, state)

@@ -30,10 +30,12 @@ class Swap:
     Attributes:
         forward: makes the forward from the shell and the forward it would have.
         own_parameters: whether the shell's parameters can be other objects than the module's.
+        attribute: where a call of the module finds its forward.
     """
 
     forward: Callable[[nn.Module, Forward], Forward] | None = None
     own_parameters: bool = False
+    attribute: str = "forward"
 
 
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -96,9 +98,10 @@ class Shell:
             self._managed.add("_parameters")
             self.module.__dict__["_parameters"] = user._parameters.copy()
         if swap.forward is not None:
-            self._managed.add("forward")
-            usual = user.__dict__.get("forward") or type(user).forward.__get__(self.module)
-            self.module.__dict__["forward"] = swap.forward(self.module, usual)
+            name = swap.attribute
+            self._managed.add(name)
+            usual = user.__dict__.get(name) or getattr(type(user), name).__get__(self.module)
+            self.module.__dict__[name] = swap.forward(self.module, usual)
         self._followed: dict[str, Any] = {}
         self.follow()
 

@@ -79,13 +79,15 @@ class StageRunner:
         frame = step.frames[self.stage][micro_batch]
         if self.ports.host:
             self._read_host(frame, micro_batch, step)
+        reruns = step.keeps_graph and step.reruns(micro_batch)
+        frame.replay = self.weights.begin(step, micro_batch, reruns=reruns)
         if not step.keeps_graph:
-            made, returned = self._call(frame.inputs, micro_batch, step, is_rerun=False)
+            made, returned = self._call(frame.inputs, step)
             frame.inputs = []
             frame.sends = [seal(value) for value in made]
             if self._is_last:
                 self._note_result(frame, returned, micro_batch, step)
-        elif step.reruns(micro_batch):
+        elif reruns:
             self._forward_to_rerun(frame, micro_batch, step)
         else:
             self._forward_with_graph(frame, micro_batch, step)
@@ -96,10 +98,9 @@ class StageRunner:
         It runs in grad mode, as eager does: operators choose their kernels by it, and the numbers
         depend on the kernel. Nothing is saved in the graph.
         """
-        frame.replay = self.weights.changed.copies()
         with saved_tensors_hooks(_save_nothing, _unpack_nothing):
             values = Entry(frame.inputs, self._anchor).close()
-            made, returned = self._call(values, micro_batch, step, is_rerun=False)
+            made, returned = self._call(values, step)
             frame.sends = [seal(value) for value in made]
             if self._is_last:
                 self._note_result(frame, returned, micro_batch, step)
@@ -123,7 +124,7 @@ class StageRunner:
         frame.inputs = []
         values = entry.close()
         shared = self._edges_of_shared(values)
-        made, returned = self._call(values, micro_batch, step, is_rerun=False)
+        made, returned = self._call(values, step)
         del values
         frame.entry = entry
         frame.sends = [seal(value) for value in made]
@@ -149,11 +150,8 @@ class StageRunner:
                 )
         return found
 
-    def _call(
-        self, values: list[Any], micro_batch: int, step: Step, *, is_rerun: bool
-    ) -> tuple[Sequence[Any], tuple[Any, ...]]:
+    def _call(self, values: list[Any], step: Step) -> tuple[Sequence[Any], tuple[Any, ...]]:
         """The values made, in order of the writes, and what the stage returned."""
-        self.weights.begin(step, micro_batch, is_rerun=is_rerun)
         ports = self.ports
         popped = {name: values[at] for name, at in ports.pops}
         stashed: dict[str, Any] = {}
@@ -212,7 +210,8 @@ class StageRunner:
         frame = step.frames[self.stage][micro_batch]
         if self._has_work(frame, micro_batch, step):
             if frame.replay is not None:
-                self._rerun(frame, micro_batch, step)
+                with self.weights.again(step, micro_batch, frame.replay):
+                    self._rerun(frame, micro_batch, step)
             self._run_backward(frame, micro_batch, step)
         else:
             frame.handed = frame.later[len(self.ports.writes) :]
@@ -242,11 +241,11 @@ class StageRunner:
         frame.handed = entry.gradients()
 
     def _rerun(self, frame: Frame, micro_batch: int, step: Step) -> None:
-        with self.weights.changed.as_in(frame.replay), torch.enable_grad():
+        with torch.enable_grad():
             entry = Entry(frame.inputs, self._anchor)
             values = entry.close()
             shared = self._edges_of_shared(values)
-            made, returned = self._call(values, micro_batch, step, is_rerun=True)
+            made, returned = self._call(values, step)
             frame.entry = entry
             frame.edges = self._edges(made, [seal(value) for value in made])
             frame.edges.extend(shared)

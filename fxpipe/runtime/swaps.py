@@ -12,31 +12,35 @@ from torch import Tensor, nn
 from fxpipe.ir.stage import RandomScope
 from fxpipe.runtime.keyed import DROPOUTS, KeyedMode, keyed_dropout
 from fxpipe.runtime.rng import CallCounter, StageKeys, mix, seeded_default
-from fxpipe.runtime.shells import Forward
+from fxpipe.runtime.shells import Forward, Swap
 
 MakeForward = Callable[[nn.Module, Forward], Forward]
+_COMPILED_CALL = "_compiled_call_impl"
+"""Where ``module.compile()`` puts what a call of the module then runs."""
 
 
 def random_swaps(
     model: nn.Module, scopes: Sequence[RandomScope], keys: StageKeys, device: torch.device
-) -> dict[nn.Module, MakeForward]:
+) -> dict[nn.Module, Swap]:
     """Module → its forward with keyed randomness.
 
     A compiled block runs whole under one key: its own Python is not there to be swapped, and a
     dispatch mode would make it run uncompiled without a word.
     """
-    found: dict[nn.Module, MakeForward] = {}
+    found: dict[nn.Module, Swap] = {}
     for scope in scopes:
         path = compiled_above(model, scope.path)
         module = model.get_submodule(scope.path if path is None else path)
         if module in found:
             continue
         if path is not None:
-            found[module] = _compiled(keys, keys.counter(path, scope.first_call), device)
+            make = _compiled(keys, keys.counter(path, scope.first_call), device)
+            in_place = getattr(module, _COMPILED_CALL, None) is not None
+            found[module] = Swap(make, attribute=_COMPILED_CALL if in_place else "forward")
         elif type(module) in DROPOUTS:
-            found[module] = _dropout(keys, keys.counter(scope.path, scope.first_call))
+            found[module] = Swap(_dropout(keys, keys.counter(scope.path, scope.first_call)))
         else:
-            found[module] = _under_mode(keys, keys.counter(scope.path, scope.first_call))
+            found[module] = Swap(_under_mode(keys, keys.counter(scope.path, scope.first_call)))
     return found
 
 
@@ -54,7 +58,7 @@ def _prefixes(path: str) -> Iterable[str]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
+    if getattr(module, _COMPILED_CALL, None) is not None:
         return True
     # Whoever has a compiled module has imported this already; it takes seconds to import.
     compiler = sys.modules.get("torch._dynamo.eval_frame")

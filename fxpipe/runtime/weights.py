@@ -9,15 +9,17 @@ the leaves' gradients are added to the parameter's at the end, in order of the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fxpipe.ir.stage import StageProgram
-from fxpipe.runtime.batch_norm import StageNorms, can_defer
+from fxpipe.runtime.batch_norm import StageNorms, Statistics, can_defer
 from fxpipe.runtime.keyed import KeyedMode
-from fxpipe.runtime.recompute import ChangedBuffers
+from fxpipe.runtime.recompute import ChangedBuffers, Found
 from fxpipe.runtime.rng import StageKeys
 from fxpipe.runtime.shells import Shells, Swap
 from fxpipe.runtime.swaps import random_swaps
@@ -69,24 +71,20 @@ class StageWeights:
         self._attributes: MutableMapping[str, Any] = self.module.__dict__
         self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
         self._replaced = [at for at, name in program.tensors.items() if name in program.buffers]
-        self.changed = ChangedBuffers(list(self._changed_places()))
+        self.changed = ChangedBuffers(
+            list(self._changed_places()), _buffers_of(called, self._deferred)
+        )
         self._leaves: Leaves = NO_LEAVES
 
     # ---- made once -------------------------------------------------------------------------------
 
     def _swaps(self, called: Sequence[nn.Module], device: torch.device) -> dict[nn.Module, Swap]:
-        forwards = {norm: self._norms.defer(norm) for norm in self._deferred}
-        forwards.update(random_swaps(self._model, self._program.random, self._keys, device))
-        owners = {
-            module
-            for root in called
-            for module in root.modules()
-            if any(parameter in self._tied for parameter in module._parameters.values())
-        }
-        return {
-            module: Swap(forwards.get(module), module in owners)
-            for module in (*forwards, *(owner for owner in owners if owner not in forwards))
-        }
+        swaps = {norm: Swap(self._norms.defer(norm)) for norm in self._deferred}
+        swaps.update(random_swaps(self._model, self._program.random, self._keys, device))
+        for module in (module for root in called for module in root.modules()):
+            if any(parameter in self._tied for parameter in module._parameters.values()):
+                swaps[module] = replace(swaps.get(module, Swap()), own_parameters=True)
+        return swaps
 
     def _bindings(self, constants: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
         program, model = self._program, self._model
@@ -98,7 +96,8 @@ class StageWeights:
             found[local] = holder[key]
         for local, constant in program.constants.items():
             named = isinstance(constant, str) and constant in constants
-            found[local] = constants[constant] if named else constant  # type: ignore[index]
+            value = constants[constant] if named else constant  # type: ignore[index]
+            found[local] = value.to(device) if isinstance(value, Tensor) else value
         return found
 
     def _keyed(self, scope: str, first_draw: int) -> KeyedMode:
@@ -119,13 +118,15 @@ class StageWeights:
         for shell in self._shells:
             shell.follow()
         self._read(NO_LEAVES)
+        self.changed.begin()
 
-    def write_back(self) -> None:
-        """Give the user's modules what forwards have written on their shells; drop the step's leaves."""
+    def write_back(self, *, keep: bool) -> None:
+        """Give the user's modules what forwards have written on shells and, if `keep`, in buffers."""
         if self._leaves is not NO_LEAVES:
             self._read(NO_LEAVES)
         for shell in self._shells:
             shell.write_back()
+        self.changed.end(keep=keep)
 
     def new_leaves(self, keeps_graph: bool) -> Leaves:
         """A leaf for each parameter that other stages read too: with the same memory, if it is here."""
@@ -161,19 +162,31 @@ class StageWeights:
 
     # ---- per micro-batch -------------------------------------------------------------------------
 
-    def begin(self, step: Step, micro_batch: int, *, is_rerun: bool) -> None:
-        """Set keys, statistics, leaves and buffers for a forward."""
+    def begin(self, step: Step, micro_batch: int, *, reruns: bool) -> Found | None:
+        """Set keys, statistics, leaves and buffers for a forward; what `again` needs if it `reruns`."""
+        self._prepare(step, micro_batch, step.statistics)
+        for local in self._replaced:
+            holder, key = self._tensors[local]
+            self._attributes[local] = holder[key]
+        found = self.changed.found() if reruns else None
+        self.changed.fork()
+        return found
+
+    @contextmanager
+    def again(self, step: Step, micro_batch: int, buffers: Found) -> Iterator[None]:
+        """The same for running a forward again: its buffers as `begin` gave them, no new statistics."""
+        with self.changed.as_in(buffers):
+            self._prepare(step, micro_batch, None)
+            yield
+
+    def _prepare(self, step: Step, micro_batch: int, statistics: Statistics | None) -> None:
         leaves = step.leaves[self._program.stage]
         if leaves is not self._leaves:
             self._read(leaves)
         if self._draws:
             self._keys.begin(step.key, micro_batch)
         if self._deferred:
-            self._norms.begin(None if is_rerun else step.statistics, micro_batch)
-        if not is_rerun:
-            for local in self._replaced:
-                holder, key = self._tensors[local]
-                self._attributes[local] = holder[key]
+            self._norms.begin(statistics, micro_batch)
 
 
 def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str]:
@@ -188,6 +201,15 @@ def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str
         if key in holder:
             return holder, key
     return module.__dict__, key
+
+
+def _buffers_of(
+    called: Iterable[nn.Module], deferred: Sequence[nn.Module]
+) -> list[MutableMapping[str, Any]]:
+    """The buffers of all modules inside, but for norms whose buffers wait for the step's end."""
+    modules = dict.fromkeys(module for root in called for module in root.modules())
+    waiting = set(deferred)
+    return [m._buffers for m in modules if m._buffers and m not in waiting]
 
 
 def _deferred_norms(called: Iterable[nn.Module]) -> list[nn.Module]:

@@ -216,3 +216,37 @@ def test_the_timeline_has_every_computation() -> None:
         "1F0", "1B0", "1F1", "1B1", "1F2", "1B2", "1F3", "1B3"
     ]  # fmt: skip
     assert all(0 <= span.start <= span.end for span in timeline.spans)
+
+
+class CatNet(nn.Module):
+    """The gradient of `conv`'s output is a slice of the gradient of `cat`'s."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Conv2d(7, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat((self.conv(x), x), 1))
+
+
+@each_backend
+@each_recompute
+def test_gradients_keep_their_memory_layout(backend: str, recompute: str) -> None:
+    """A sum over the slice itself and over a packed copy of it differ in the last bits."""
+    model = CatNet()
+    eager = copy.deepcopy(model)
+    x = torch.randn(6, 3, 32, 32)
+    rig = build(model, x, stages=2, cuts=["cat"], backend=backend, recompute=recompute)
+    seen: list[bool] = []
+
+    def watch(module: nn.Module, args: Any, output: Tensor) -> None:
+        output.register_hook(lambda grad: seen.append(grad.is_contiguous()))
+
+    handle = model.conv.register_forward_hook(watch)
+    rig.step(x, chunks=2, loss_fn=mean_square)
+    run_eager_step(eager, (x,), chunks=2, loss_fn=mean_square)
+    assert seen == [False, False]
+    handle.remove()
+    assert differences(state_of(model), state_of(eager)) == []
+    rig.backend.close()
