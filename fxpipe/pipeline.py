@@ -29,6 +29,7 @@ from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane
+from fxpipe.runtime.together import together
 from fxpipe.situation import Seed, Situation, predict_step, step_schedule
 
 _MAX_SITUATIONS: Final = 32
@@ -217,7 +218,7 @@ class Pipeline(nn.Module):
         elif self._line.key == key:
             line = self._line
         else:
-            line = next_line(self.module, some_args, some_kwargs, self._options, self._line)
+            line = self._next_line(some_args, some_kwargs)
         return self._ready(line)
 
     def _ready(self, line: Line) -> Situation:
@@ -227,7 +228,14 @@ class Pipeline(nn.Module):
 
     def _record_variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Situation:
         """The situation of a micro-batch that decides otherwise than those recorded before."""
-        return self._ready(next_line(self.module, args, kwargs, self._options, self._made))
+        return self._ready(self._next_line(args, kwargs))
+
+    def _next_line(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Line:
+        """Recorded where the inputs are: the stages may have spread the model over devices."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
+        with together(_tensors_of(self.module), device):
+            return next_line(self.module, args, kwargs, self._options, self._made)
 
     def _micro_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
