@@ -17,7 +17,7 @@ help:
 	@echo "make test-fast  the suite without the slow tests"
 	@echo "make check      formatter, linter, types, layers"
 	@echo "make examples   run every example briefly"
-	@echo "make bench      all benchmarks (long); make bench-quick: only that they run"
+	@echo "make bench      all benchmarks (long), into docs/benchmarks.md; make bench-quick: only that they run"
 	@echo "make clean      remove caches and outputs (not .venv)"
 
 $(VENV)/pyvenv.cfg:
@@ -53,7 +53,7 @@ examples: $(READY)
 
 TORCHGPIPE := $(VENV)/.torchgpipe
 $(TORCHGPIPE): $(READY)
-	$(PIP) setuptools wheel
+	$(PIP) setuptools
 	$(PIP) --no-deps --no-build-isolation torchgpipe==0.0.7
 	@touch $@
 
@@ -62,6 +62,7 @@ bench: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.keyed_dropout
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.side_by_side
+	$(BIN)/python -m benchmarks.harness
 
 bench-quick: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.overhead --quick
