@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fxpipe.capture.batch import find_batch, resized
+from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
-from fxpipe.capture.situation import situation_of
+from fxpipe.capture.situation import batch_dimension, situation_of
 from fxpipe.compiler import Line, first_line, next_line
 from fxpipe.errors import CaptureError, ExecutionError
 from fxpipe.execution import StepResult
@@ -201,11 +202,13 @@ class Pipeline(nn.Module):
     def _situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Situation:
         if self._closed:
             raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
-        key = situation_of(self.module, args, kwargs)
+        like = self._line.capture if self._line is not None else None
+        key = situation_of(self.module, args, kwargs, like=like)
         found = self._situations.get(key)
         if found is None:
             with self._lock:
-                found = self._situations[key] = self._record(args, kwargs, key)
+                found = self._record(args, kwargs, key)
+                self._situations[found.line.key if like is None else key] = found
             if len(self._situations) > _MAX_SITUATIONS:
                 del self._situations[next(iter(self._situations))]
         return found
@@ -240,11 +243,21 @@ class Pipeline(nn.Module):
     def _micro_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with as many rows as the first micro-batch of this call."""
+        """The arguments with as many rows as the first micro-batch, but two at least."""
         leaves, layout = flatten((args, dict(kwargs)))
-        batch = find_batch(leaves)
-        if batch is not None and batch.size > 1:
-            leaves = resized(leaves, batch, -(-batch.size // min(self._options.chunks, batch.size)))
+        if self._line is None:
+            batch = choose_batch(self.module, leaves, layout)
+        else:
+            batch = find_batch(leaves, batch_dimension(self._line.capture))
+        if batch is not None:
+            if batch.size == 0:
+                raise ValueError("the batch is empty: it has 0 rows")
+            rows = max(2, -(-batch.size // min(self._options.chunks, batch.size)))
+            # No input that is given whole may look as if it had the micro-batch's rows.
+            others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
+            while rows in others:
+                rows += 1
+            leaves = resized(leaves, batch, rows)
         some: tuple[tuple[Any, ...], dict[str, Any]] = layout.unflatten(leaves)
         return some
 

@@ -183,3 +183,35 @@ def test_a_copy_of_a_pipeline_has_its_own_model_and_the_same_cut(copying: str) -
             made.train()
             assert torch.equal(made(X), pipe(X))
             assert made.plan == pipe.plan
+
+
+def test_an_input_given_whole_may_have_as_many_rows_as_a_micro_batch() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, table: Tensor) -> Tensor:
+            return self.second(self.first(x).relu()) @ table.T
+
+    torch.manual_seed(2)
+    model, table = Mixed(), torch.randn(2, 8)
+    with (
+        fxpipe.compile(model, ["cpu", "cpu"], chunks=4, cuts=["second"]) as pipe,
+        torch.no_grad(),
+    ):
+        expected = torch.cat([model(part, table) for part in X.tensor_split(4)])
+        assert torch.equal(pipe(X, table), expected)
+
+
+def test_sequences_first_are_cut_along_the_batch() -> None:
+    torch.manual_seed(3)
+    model = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0)
+    source, target = torch.randn(5, 6, 8), torch.randn(4, 6, 8)
+    with fxpipe.compile(model, ["cpu", "cpu"], chunks=3) as pipe:
+        parts = zip(source.tensor_split(3, 1), target.tensor_split(3, 1), strict=True)
+        expected = torch.cat([model(s, t) for s, t in parts], 1)
+        assert torch.equal(pipe(source, target), expected)
+        parts = zip(source[:, :2].split(1, 1), target[:, :2].split(1, 1), strict=True)
+        expected = torch.cat([model(s, t) for s, t in parts], 1)
+        assert torch.equal(pipe(source[:, :2], target[:, :2]), expected)
