@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -23,6 +23,9 @@ class PlainLane:
         self.device = device
         self.is_synchronous = is_synchronous
         self._streams = streams
+        # For each device with streams that tensors come from: one that copies them.
+        self._ways: dict[torch.device, torch.Stream] = {}
+        self._caller: Mapping[torch.device, torch.Event] = {}
 
     def compute(self) -> AbstractContextManager[None]:
         """A context that does nothing."""
@@ -38,22 +41,23 @@ class PlainLane:
         """The tensors themselves, or copies if they are on another device."""
         if source.device == self.device:
             return list(tensors)
-        if event is not None:
-            event.synchronize()
-        return self.from_caller(tensors)
+        return [self._here(tensor, event) for tensor in tensors]
 
     def from_caller(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors themselves, or copies if they are on another device."""
-        return [self._here(tensor) for tensor in tensors]
+        devices = map(self._streams.device_of, tensors)
+        return [
+            self._here(tensor, self._caller.get(device))
+            for tensor, device in zip(tensors, devices, strict=True)
+        ]
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
         """Move tensors to this device in place."""
         move(tensors, self.device, self._streams)
 
     def begin(self, inputs: Iterable[Tensor] = ()) -> None:
-        """Hold the calling thread until inputs on devices with streams are made."""
-        for event in marks(inputs, self._streams).values():
-            event.synchronize()
+        """Copies of inputs on devices with streams will wait for the caller's."""
+        self._caller = marks(inputs, self._streams)
 
     def finish(self, outputs: Iterable[Tensor] = ()) -> None:
         """Nothing is left to wait for."""
@@ -67,7 +71,17 @@ class PlainLane:
         """Bytes allocated on the device; None if it does not count them."""
         return self._streams.memory(self.device)
 
-    def _here(self, tensor: Tensor) -> Tensor:
-        if self._streams.device_of(tensor) == self.device:
+    def _here(self, tensor: Tensor, event: torch.Event | None) -> Tensor:
+        """The tensor, or a copy that is done when this returns, made after the event."""
+        streams = self._streams
+        device = streams.device_of(tensor)
+        if device == self.device:
             return tensor
-        return self._streams.copy(tensor, self.device)
+        if not streams.has_streams(device):
+            return streams.copy(tensor, self.device)
+        if device not in self._ways:
+            self._ways[device] = streams.open(device)
+        if event is not None:
+            streams.wait(self._ways[device], event)
+        with streams.use(self._ways[device]):
+            return streams.copy(tensor, self.device)

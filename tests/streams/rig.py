@@ -32,14 +32,14 @@ class Setting:
     """How a model is run.
 
     Attributes:
-        places: the device of each rank, by number.
+        places: the device of each rank, by number; None: the host.
         schedule: by name.
         recompute: by name.
         chunks: micro-batches.
         stages_per_rank: stage s runs on rank ``s % ranks``.
     """
 
-    places: tuple[int, ...] = (0, 1)
+    places: tuple[int | None, ...] = (0, 1)
     schedule: str = "1f1b"
     recompute: str = "never"
     chunks: int = 3

@@ -116,3 +116,21 @@ def test_gradients_of_inputs_come_back_to_the_host(
         assert x.grad.device == HOST
         assert torch.isfinite(x.grad).all()  # read without further care
         pipe.close()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_call_on_a_real_device(backend: str) -> None:
+    """Its backward must not wait on the thread that autograd has for the device: it would not end."""
+    make, shape = MODELS["many readers"]
+    torch.manual_seed(0)
+    plain, x = make().cuda(), torch.randn(shape, device="cuda", requires_grad=True)
+    _first(plain(x)).square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in plain.named_parameters()}
+    expected_x, x.grad = x.grad, None
+    plain.zero_grad()
+    with fxpipe.compile(plain, ["cuda:0"] * 3, 3, backend=backend, example_args=(x,)) as pipe:
+        _first(pipe(x)).square().mean().backward()
+        for name, parameter in pipe.named_parameters():
+            torch.testing.assert_close(parameter.grad, expected[name])
+        torch.testing.assert_close(x.grad, expected_x)

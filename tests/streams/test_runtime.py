@@ -42,6 +42,7 @@ SETTINGS = {
     "gpipe on one device, all recomputed": Setting((0, 0), schedule="gpipe", recompute="always"),
     "four ranks, some recomputed": Setting((0, 1, 1, 0), recompute="except_last"),
     "two stages per rank, all recomputed": Setting(stages_per_rank=2, recompute="always"),
+    "host, device, host": Setting((None, 0, None)),
 }
 BACKENDS: dict[str, Callable[[], Backend]] = {
     "inline": InlineBackend,
@@ -160,7 +161,10 @@ def on_devices(
     known = case(name)
     whole = cut(name, setting.stages)
     with accelerator.watch():
-        lanes = [lane(accelerator.devices[place], accelerator) for place in setting.places]
+        devices = [
+            HOST if place is None else accelerator.devices[place] for place in setting.places
+        ]
+        lanes = [lane(device, accelerator) for device in devices]
         runs_on = BACKENDS[backend]()
         rig = Rig(known.model, whole, setting, lanes, runs_on)
         found = run(rig, known, Streams(accelerator, caller))
@@ -191,6 +195,15 @@ def test_no_hazard_and_the_same_bits(model: str, setting: str, backend: str) -> 
     found = on_devices(model, SETTINGS[setting], accelerator, backend=backend)
     assert not accelerator.report, str(accelerator.report)
     assert differences(found, on_cpus(model, SETTINGS[setting])) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_order_the_threads_come_in(seed: int) -> None:
+    setting = SETTINGS["four ranks, some recomputed"]
+    accelerator = VirtualAccelerator(2, delays=seed)
+    found = on_devices("many readers", setting, accelerator, backend="local")
+    assert not accelerator.report, str(accelerator.report)
+    assert differences(found, on_cpus("many readers", setting)) == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +22,8 @@ from tests.virtual.names import device_names
 from tests.virtual.operations import Operation, operation
 from tests.virtual.threads import host, watched
 
+_LONGEST_PAUSE = 0.004  # seconds
+
 
 class VirtualStream(Actor):
     """A stream of a device."""
@@ -34,14 +38,9 @@ class VirtualStream(Actor):
 class VirtualEvent:
     """A point in a stream; until it is recorded, none."""
 
-    def __init__(self, accelerator: VirtualAccelerator) -> None:
-        self._accelerator = accelerator
+    def __init__(self) -> None:
         self.clock: Clock | None = None
         self.recorded: Moment | None = None
-
-    def synchronize(self) -> None:
-        """The calling thread goes on when the event is reached."""
-        self._accelerator.host_wait(self)
 
 
 class VirtualAccelerator:
@@ -49,12 +48,17 @@ class VirtualAccelerator:
 
     Inside `watch`, every operation of every thread is checked. An operation runs on the device its
     operands are on, there on the stream that is the thread's current one.
+
+    Args:
+        num_devices: number of devices.
+        delays: seed of random pauses of host threads, which bring their work into other orders.
     """
 
-    def __init__(self, num_devices: int = 2) -> None:
+    def __init__(self, num_devices: int = 2, *, delays: int | None = None) -> None:
         self.report = Report()
         self.memory_blocks = Memory(self.report)
         self.devices = tuple(torch.device("cpu", index) for index in range(num_devices))
+        self._delays = None if delays is None else random.Random(delays)
         self._lock = threading.RLock()
         self._here = threading.local()
         self._streams: list[VirtualStream] = []
@@ -82,7 +86,8 @@ class VirtualAccelerator:
 
     def record(self, stream: Any) -> Any:
         """An event after the work issued to the stream so far."""
-        event = VirtualEvent(self)
+        self._pause()
+        event = VirtualEvent()
         with self._lock:
             event.recorded = self._issue(stream, "record")
             event.clock = stream.snapshot()
@@ -90,6 +95,7 @@ class VirtualAccelerator:
 
     def wait(self, stream: Any, event: Any) -> None:
         """Let later work on the stream start after the event."""
+        self._pause()
         with self._lock:
             self._issue(stream, "wait")
             if self._check_event(event, stream.name):
@@ -130,7 +136,7 @@ class VirtualAccelerator:
 
     def event(self) -> VirtualEvent:
         """An event that is not recorded yet."""
-        return VirtualEvent(self)
+        return VirtualEvent()
 
     # ---- what tests ask for ----------------------------------------------------------------------
 
@@ -268,6 +274,10 @@ class VirtualAccelerator:
         if not host().knows(event.recorded):
             self.report.add(Kind.RACING_THREADS, f"wait by {who}", event.recorded)
         return True
+
+    def _pause(self) -> None:
+        if self._delays is not None:
+            time.sleep(self._delays.random() * _LONGEST_PAUSE)
 
     def _stream(self, device: torch.device, name: str) -> VirtualStream:
         stream = VirtualStream(device, f"{name} of {device}")
