@@ -21,7 +21,7 @@ from fxpipe.runtime.stream_lane import StreamLane
 from tests.conformance.networks import ManyReaders, Noisy, Normed, SkipNet, Tied
 from tests.streams.callers import CALLERS, Caller, Streams
 from tests.streams.rig import Cut, Rig, Setting
-from tests.streams.two_stages import Joined
+from tests.streams.two_stages import Constants, Joined
 from tests.virtual.accelerator import VirtualAccelerator
 from tests.virtual.faults import Call, FaultyAccelerator
 from tests.virtual.hazards import Kind
@@ -34,6 +34,7 @@ MODELS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {
     "batch norms": (Normed, (6, 3, 12, 12)),
     "random": (Noisy, (6, 8)),
     "tied": (Tied, (6, 5)),
+    "constants": (Constants, (6, 6)),
 }
 SETTINGS = {
     "1f1b": Setting(),
@@ -183,8 +184,11 @@ def differences(one: Results, other: Results) -> list[str]:
 
 RUNS = [
     *((model, setting) for model in ("plain", "skips", "many readers") for setting in SETTINGS),
-    *((model, "1f1b") for model in ("batch norms", "random", "tied")),
-    *((model, "four ranks, some recomputed") for model in ("batch norms", "random", "tied")),
+    *((model, "1f1b") for model in ("batch norms", "random", "tied", "constants")),
+    *(
+        (model, "four ranks, some recomputed")
+        for model in ("batch norms", "random", "tied", "constants")
+    ),
 ]
 
 

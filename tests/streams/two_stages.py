@@ -54,6 +54,21 @@ class Joined(nn.Module):
         return scores
 
 
+class Constants(nn.Module):
+    """Reads tensors that are no parameters, and makes some on its input's device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.table = torch.arange(6.0)
+        self.register_buffer("scale", torch.full((6,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x) * self.table + torch.arange(6, device=x.device)
+        y = self.second(y) * self.table * self.scale
+        return y + torch.tensor([1.0, 2, 3, 4, 5, 6], device=x.device) * torch.tensor(2.0)
+
+
 def stages() -> tuple[Encoder, Decoder]:
     torch.manual_seed(0)
     return Encoder(), Decoder()
