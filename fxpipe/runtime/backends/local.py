@@ -48,6 +48,7 @@ class LocalTransport:
         arrived, value = queue.get()
         while arrived != micro_batch:
             if arrived is None:
+                queue.put((None, None))  # for whoever asks next
                 raise Cancelled
             early[arrived] = value
             arrived, value = queue.get()
