@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -62,6 +63,11 @@ class Transport(Protocol):
 
 class Backend(Protocol):
     """Runs the ranks of a step, each in its own way, at the same time or not."""
+
+    @property
+    def turn(self) -> threading.RLock:
+        """Held by the thread whose step is being run: stages are bound to one step at a time."""
+        ...
 
     def transport(self, routes: Sequence[Route]) -> Transport:
         """New, empty ways for one step."""

@@ -256,24 +256,30 @@ class Runtime:
 
     def _launch(self, executable: Executable, state: Step) -> None:
         """Run all ranks, with the stages bound to the user's modules as they are now."""
+        with self._backend.turn:
+            for runner in executable.distinct:
+                runner.weights.follow()
+            succeeded = False
+            try:
+                self._run_ranks(executable, state)
+                succeeded = True
+            finally:
+                for runner in executable.distinct:
+                    runner.weights.write_back(keep=succeeded)
+
+    def _run_ranks(self, executable: Executable, state: Step) -> None:
         state.transport = self._backend.transport(executable.routes)
         state.record = Record(len(executable.ranks))
         mains = [partial(run_rank, r, ran, state) for r, ran in enumerate(executable.ranks)]
         waits = [lane for lane in self._lanes if not lane.is_synchronous]
-        for runner in executable.distinct:
-            runner.weights.follow()
         given = tensors_in(_given(state)) if waits else []
         for lane in waits:
             lane.begin(given)
-        succeeded = False
         try:
             self._backend.launch(mains, state.transport, state.caller.enter)
-            succeeded = True
         finally:
             for lane in waits:
                 lane.finish(_handed_out(state))
-            for runner in executable.distinct:
-                runner.weights.write_back(keep=succeeded)
 
     def _backward(self, executable: Executable, state: Step) -> None:
         self._launch(executable, state)

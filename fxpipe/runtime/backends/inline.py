@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ class InlineTransport:
 
 class InlineBackend:
     """Runs each rank as far as it gets, in turn, until all have ended."""
+
+    def __init__(self) -> None:
+        self.turn = threading.RLock()
 
     def transport(self, routes: Sequence[Route]) -> InlineTransport:
         """New, empty ways for one step."""

@@ -77,9 +77,16 @@ class LocalBackend:
         self._workers: list[_Worker] = []
         self._intra_op: int | None = None
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._turn = threading.RLock()
         self._is_closed = False
         self._finalizer = weakref.finalize(self, _stop, self._workers)
+
+    @property
+    def turn(self) -> threading.RLock:
+        """Held by the thread whose step is being run."""
+        if self._process != os.getpid():
+            self._forget_threads()
+        return self._turn
 
     def transport(self, routes: Sequence[Route]) -> LocalTransport:
         """New, empty queues for one step."""
@@ -94,14 +101,11 @@ class LocalBackend:
             ExecutionError: if the backend is closed.
             BaseException: the first failure of a rank, when all ranks have ended.
         """
-        if self._process != os.getpid():
-            self._forget_threads()
-        with self._lock:
+        with self.turn:
             self._make_ready(len(mains))
             done: _Done = SimpleQueue()
-            for worker, main in zip(self._workers, mains, strict=False):
-                worker.commands.put(partial(_run, main, surroundings, transport, done))
-            failure = _wait(len(mains), done, transport)
+            tasks = [partial(_run, main, surroundings, transport, done) for main in mains]
+            failure = _run_all(tasks, self._workers, done, transport)
         if failure is not None:
             try:
                 raise failure
@@ -119,7 +123,7 @@ class LocalBackend:
 
     def _forget_threads(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._turn = threading.RLock()
         self._workers.clear()
         self._intra_op = None
 
@@ -168,18 +172,26 @@ def _run(main: RankMain, surroundings: Surroundings, transport: Transport, done:
         done.put(None)
 
 
-def _wait(ranks: int, done: _Done, transport: Transport) -> BaseException | None:
+def _run_all(
+    tasks: Sequence[Callable[[], None]],
+    workers: Sequence[_Worker],
+    done: _Done,
+    transport: Transport,
+) -> BaseException | None:
     """The first failure, when all ranks have ended; an interrupt makes them end early."""
     first: BaseException | None = None
-    ended = 0
+    begun = ended = 0
     try:
-        while ended < ranks:
+        for worker, task in zip(workers, tasks, strict=False):
+            worker.commands.put(task)
+            begun += 1
+        while ended < begun:
             result = done.get()
             ended += 1
             first = result if first is None else first
     except BaseException:
         transport.cancel()
-        while ended < ranks:
+        while ended < begun:
             done.get()
             ended += 1
         raise
