@@ -76,7 +76,12 @@ def test_inputs_that_cannot_be_cut(tensors: Sequence[Tensor], message: str) -> N
 
 
 def test_targets_are_cut_like_the_batch() -> None:
-    target = {"y": torch.arange(5), "scale": torch.tensor(2.0), "name": "z", "more": [torch.ones(5, 1)]}
+    target = {
+        "y": torch.arange(5),
+        "scale": torch.tensor(2.0),
+        "name": "z",
+        "more": [torch.ones(5, 1)],
+    }
     parts = scatter_target(target, (2, 2, 1))
     assert [part["y"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
     assert [part["more"][0].shape[0] for part in parts] == [2, 2, 1]
