@@ -49,8 +49,12 @@ class ChangedBuffers:
     has to read, stays as it was. At the end of a step the last values go into the user's buffers.
 
         user's buffer ── copy ──► forward 0 ── copy ──► forward 1 ── … ──► user's buffer
-              │                       │
-              └ read by rerun 0       └ read by rerun 1
+                      └─ copy         │
+                          │           └ read by rerun 1
+                          └ read by rerun 0
+
+    What rerun 0 reads is a copy too: a call's backward comes after the user's buffer has got the last
+    values.
 
     Args:
         places: dictionaries that hold a buffer which is written into, each with its key: a module's
@@ -66,18 +70,23 @@ class ChangedBuffers:
         self._modules = modules
         self._users = Found((), ())
         self._copies: list[Tensor | None] = []
+        self._forked = False
 
     def begin(self) -> None:
         """A step begins: the buffers are the user's."""
-        self._users = self.found()
+        self._users = self._as_now()
         self._copies = list(self._users.changed)
+        self._forked = False
 
     def found(self) -> Found:
-        """The buffers as they are now; `fork` must come before they are changed."""
-        return Found(self._present(), [dict(buffers) for buffers in self._modules])
+        """The buffers as they are now, for good; `fork` must come before they are changed."""
+        if not self._forked:
+            self.fork()
+        return self._as_now()
 
     def fork(self) -> None:
         """Let what follows change copies of the buffers."""
+        self._forked = True
         if self._places:
             self._copies = [_copy(value) for value in self._present()]
             self._put(self._copies)
@@ -99,13 +108,16 @@ class ChangedBuffers:
     @contextmanager
     def as_in(self, before: Found) -> Iterator[None]:
         """The buffers as a forward found them; what changes inside is forgotten after."""
-        now = self.found()
+        now = self._as_now()
         self._restore(before)
         self._put([_copy(value) for value in before.changed])
         try:
             yield
         finally:
             self._restore(now)
+
+    def _as_now(self) -> Found:
+        return Found(self._present(), [dict(buffers) for buffers in self._modules])
 
     def _present(self) -> list[Tensor | None]:
         return [group[0][0].get(group[0][1]) for group in self._places]

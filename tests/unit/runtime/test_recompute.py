@@ -113,3 +113,19 @@ def test_a_buffer_that_is_none_until_forward_sets_it() -> None:
     module.cache = torch.ones(2)
     buffers.end(keep=True)
     assert torch.equal(module.cache, torch.ones(2))
+
+
+def test_what_is_kept_for_a_rerun_is_not_the_users_buffer() -> None:
+    module = Counting()
+    buffers = changed(module)
+    buffers.begin()
+    found = buffers.found()
+    buffers.fork()
+    first = module()
+    buffers.end(keep=True)
+    assert module.count.item() == 1.0
+    buffers.begin()
+    with buffers.as_in(found):
+        assert module() == first
+    buffers.end(keep=True)
+    assert module.count.item() == 1.0
