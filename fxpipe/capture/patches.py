@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,18 +47,17 @@ def active() -> Recorder | None:
 @contextmanager
 def patched(recorder: Recorder) -> Iterator[None]:
     """Calls of this thread go to `recorder`."""
-    _enter()
-    forwards = [_Forward(module) for module in recorder.model.modules() if _can_wrap(module)]
-    for forward in forwards:
-        forward.install()
-    _local.recorder = recorder
-    try:
+    with ExitStack() as stack:
+        _enter()
+        stack.callback(_leave)
+        for module in recorder.model.modules():
+            if _can_wrap(module):
+                forward = _Forward(module)
+                forward.install()
+                stack.callback(forward.remove)
+        _local.recorder = recorder
+        stack.callback(setattr, _local, "recorder", None)
         yield
-    finally:
-        _local.recorder = None
-        for forward in forwards:
-            forward.remove()
-        _leave()
 
 
 @contextmanager
@@ -76,9 +75,13 @@ def without_checkpoints() -> Iterator[None]:
 def _enter() -> None:
     global _users
     with _lock:
+        if _users == 0:
+            try:
+                _install()
+            except BaseException:
+                _uninstall()
+                raise
         _users += 1
-        if _users == 1:
-            _install()
 
 
 def _leave() -> None:
@@ -86,8 +89,12 @@ def _leave() -> None:
     with _lock:
         _users -= 1
         if _users == 0:
-            while _undo:
-                _undo.pop()()
+            _uninstall()
+
+
+def _uninstall() -> None:
+    while _undo:
+        _undo.pop()()
 
 
 def _install() -> None:
@@ -132,7 +139,8 @@ class _Forward:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._original = module.forward
-        self.__signature__ = inspect.signature(module.forward)
+        with suppress(ValueError, TypeError):  # a built-in function may have none
+            self.__signature__ = inspect.signature(module.forward)
         self.__name__ = "forward"
         self.__doc__ = module.forward.__doc__
 

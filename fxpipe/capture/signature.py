@@ -110,6 +110,10 @@ def argument_names(model: nn.Module, layout: Layout) -> list[str]:
 
 
 def _positional(model: nn.Module) -> Iterator[str]:
-    for parameter in inspect.signature(model.forward).parameters.values():
+    try:
+        signature = inspect.signature(model.forward)
+    except (ValueError, TypeError):  # a built-in function may have none
+        return
+    for parameter in signature.parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             yield parameter.name

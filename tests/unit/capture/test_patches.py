@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 from torch.amp.autocast_mode import autocast
 from torch.utils import checkpoint as checkpoint_module
 from torch.utils.checkpoint import checkpoint
 
+from fxpipe.capture import patches
 from fxpipe.capture.fallback import Decisions
 from fxpipe.capture.patches import active, patched, without_checkpoints
 from fxpipe.capture.recorder import Recorder
@@ -110,3 +114,52 @@ def test_inference_mode_keeps_a_module_whole() -> None:
 
     (leaf,) = trace(small.Chain(Infers(), small.Mlp()), (X,)).leaves
     assert (leaf.path, leaf.reason) == ("parts.0", "it switches to inference mode")
+
+
+class BuiltIn(nn.Module):
+    forward = staticmethod(torch.relu)
+
+
+def test_forward_without_a_signature() -> None:
+    from fxpipe.capture.trace import trace
+    from tests.unit.capture.agree import assert_agrees
+
+    for model in (BuiltIn(), small.Chain(small.Mlp(), BuiltIn())):
+        assert_agrees(trace(model, (X,)), model, (X,), rows=4)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_nothing_stays_patched_after_a_failure(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, before = small.Chain(small.Mlp(), small.Mlp()), places()
+    recorder = Recorder(model, Decisions())
+    original, left = patches._Forward.install, [2]
+
+    def install(forward: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise error
+        original(forward)
+
+    monkeypatch.setattr(patches._Forward, "install", install)
+    with pytest.raises(error), patched(recorder):
+        pass
+    assert places() == before
+    assert all("forward" not in module.__dict__ for module in model.modules())
+    with pytest.raises(error), without_checkpoints():
+        raise error
+    assert places() == before
+
+
+def test_nothing_stays_patched_if_a_patch_cannot_be_put_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = places()
+    monkeypatch.delattr(patches, "_no_checkpoint")
+    for _ in range(2):
+        with pytest.raises(NameError), without_checkpoints():
+            pass
+        assert places() == before
+    monkeypatch.undo()
+    test_patches_last_as_long_as_a_recording()
