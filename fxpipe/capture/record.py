@@ -12,6 +12,7 @@ import torch.fx
 from torch import nn
 
 from fxpipe.capture.containers import PLAIN
+from fxpipe.capture.copies import copied
 from fxpipe.capture.fake import FakeRecorder
 from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, FallbackError
@@ -124,7 +125,7 @@ def record_once(
             stack.enter_context(fakes.mode)
         else:
             recorder = Recorder(model, decisions)
-            given = [_copy(leaf) for leaf in leaves]
+            given = [copied(leaf) for leaf in leaves]
         placeholders = _placeholders(recorder, model, given, layout)
         if isinstance(recorder, FakeRecorder):
             recorder.inputs = _by_placeholder(placeholders, leaves)
@@ -170,14 +171,7 @@ def _by_placeholder(
 
 
 def _fake_copy(leaf: Any, fakes: FakeModel) -> Any:
-    return fakes.fake(_copy(leaf)) if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _copy(leaf: Any) -> Any:
-    """A tensor of the caller's, safe from being written into."""
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    return fakes.fake(copied(leaf)) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _placeholders(

@@ -11,6 +11,7 @@ import torch.fx
 from torch import nn
 
 from fxpipe.capture.containers import holds_tensors, tensors
+from fxpipe.capture.copies import copied
 from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.patches import without_checkpoints
 from fxpipe.capture.restore import ModelState, Modes, Randomness, random_states
@@ -79,24 +80,19 @@ def _call(model: nn.Module, layout: Layout, leaves: Sequence[Any]) -> list[Any]:
 def _outcome(
     model: nn.Module, leaves: Sequence[Any], run: Callable[[list[Any]], Sequence[Any]]
 ) -> _Outcome:
-    copies = [_copy(leaf) for leaf in leaves]
+    copies = [copied(leaf) for leaf in leaves]
     with ModelState(model), Randomness(), Modes(), without_checkpoints():
         outputs = list(run(copies))
         random = random_states()
         buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         sources = _differentiable(model, copies)
         gradients = _gradients(outputs, sources)
-    return _Outcome([_detached(out) for out in outputs], gradients, buffers, random)
-
-
-def _copy(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    return _Outcome(
+        [out.detach() if isinstance(out, torch.Tensor) else out for out in outputs],
+        gradients,
+        buffers,
+        random,
+    )
 
 
 def _differentiable(model: nn.Module, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -190,7 +186,7 @@ def _first_difference(
 ) -> str:
     """Where the graph first computes a value that the recorded run did not have there."""
     comparing = _Comparing(capture, model, recorded)
-    copies = [_copy(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    copies = [copied(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
     with ModelState(model), Randomness():
         comparing.run(copies)
     if comparing.found is None:
