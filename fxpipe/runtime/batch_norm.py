@@ -101,12 +101,12 @@ class StageNorms:
         return make
 
     def _normalize(self, user: nn.Module, layer: Any, x: Tensor) -> Tensor:
-        if self._statistics is None:
-            return F.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
         # With momentum 1 the kernel leaves the statistics it has computed anyway in these two.
         mean = torch.zeros_like(layer.running_mean)
         var = torch.zeros_like(layer.running_var)
         y = F.batch_norm(x, mean, var, layer.weight, layer.bias, True, 1.0, layer.eps)
+        if self._statistics is None:
+            return y
         call = self._calls.get(user, 0)
         self._calls[user] = call + 1
         count = x.numel() // max(1, x.size(1))

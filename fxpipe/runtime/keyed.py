@@ -23,10 +23,20 @@ class KeyedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     outer one leaves alone.
     """
 
-    def __init__(self, scope: int, first_draw: int = 0) -> None:
+    def __init__(
+        self, scope: int, first_draw: int = 0, check: Callable[[], None] | None = None
+    ) -> None:
+        """A mode for one scope.
+
+        Args:
+            scope: key of the scope.
+            first_draw: ordinal of the first draw inside.
+            check: called before every draw; it raises if the draw could not be repeated.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._scope = scope
         self._draw = first_draw
+        self._check = check
 
     def __torch_dispatch__(
         self,
@@ -39,6 +49,8 @@ class KeyedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not may_draw(func) or not draws_random(func, args, kwargs):
             return func(*args, **kwargs)
+        if self._check is not None:
+            self._check()
         key = mix(self._scope, self._draw)
         self._draw += 1
         device = _device_of(args, kwargs)

@@ -2,19 +2,24 @@
 
 A draw's key is (seed, step, micro-batch, scope, ordinal in the scope). A scope is ``"path#call"`` of
 the innermost module around the draw. So the number of stages, the schedule, threads and backends
-change no number, and a recomputed forward draws what the first one drew.
+change no number, and a recomputed forward draws what the first one drew: also where it is the user's own
+`torch.utils.checkpoint` that runs a part of a forward again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
+
+from fxpipe.errors import ExecutionError
+from fxpipe.runtime.reentry import checkpoints_around, may_be_in_checkpoint
 
 _MASK: Final = (1 << 64) - 1
 
@@ -44,20 +49,38 @@ def step_key(seed: int, step: int) -> int:
 
 
 class StageKeys:
-    """The keys of one stage; which micro-batch it works on is set before each of its forwards.
+    """The keys of one stage; which micro-batch it works on is set before each forward and backward.
 
-    A stage runs one forward at a time, so this is no state that two forwards share.
+    A stage runs one forward or backward at a time, so this is no state that two of them share.
+
+    Attributes:
+        keeps_graph: whether a forward is running whose graph will be differentiated.
+        in_backward: whether a backward is running.
     """
 
     def __init__(self) -> None:
+        self.keeps_graph = False
+        self.in_backward = False
         self._base = 0
         self._counters: list[CallCounter] = []
+        # Checkpoint of the user's → the first call of each module inside it.
+        self._first: WeakKeyDictionary[Any, dict[CallCounter, int]] = WeakKeyDictionary()
+        # The same → per run of autograd, the next call of each module when it runs again.
+        self._next: WeakKeyDictionary[Any, dict[int, dict[CallCounter, int]]] = WeakKeyDictionary()
 
-    def begin(self, step: int, micro_batch: int) -> None:
-        """Work on a micro-batch of a step (by its key): calls are counted anew."""
+    def begin(self, step: int, micro_batch: int, *, keeps_graph: bool = False) -> None:
+        """Forward of a micro-batch of a step (by its key): calls are counted anew."""
         self._base = mix(step, micro_batch)
+        self.keeps_graph = keeps_graph
+        self.in_backward = False
         for counter in self._counters:
             counter.restart()
+
+    def begin_backward(self, step: int, micro_batch: int) -> None:
+        """Backward of a micro-batch: the user's own checkpoints will run parts of its forward again."""
+        self._base = mix(step, micro_batch)
+        self.keeps_graph = False
+        self.in_backward = True
 
     def scope(self, scope: str) -> int:
         """The key of a scope for the micro-batch at hand."""
@@ -65,16 +88,51 @@ class StageKeys:
 
     def counter(self, path: str, first_call: int) -> CallCounter:
         """A counter of the calls of a module, restarted for every micro-batch."""
-        made = CallCounter(path, first_call)
+        made = CallCounter(self, path, first_call)
         self._counters.append(made)
         return made
 
+    def note(self, counter: CallCounter, call: int) -> None:
+        """A call in a forward: the checkpoints around it will have to begin with it again."""
+        self._note(checkpoints_around()[0], counter, call)
+
+    def call_again(self, counter: CallCounter) -> int:
+        """Which call of the forward it is that is made again in the backward.
+
+        Raises:
+            ExecutionError: if the forward has made no such call in a checkpoint.
+        """
+        inside, rerun = checkpoints_around()
+        first = {} if rerun is None else self._first.get(rerun, {})
+        if counter not in first:
+            raise ExecutionError(
+                f"the module {counter.path!r} draws random numbers and is called in a backward, where "
+                "it cannot be told which call of the forward this repeats. torch.utils.checkpoint "
+                "around whole modules can be told; for anything else, let fxpipe rerun the forward: "
+                "fxpipe.compile(..., recompute='always')"
+            )
+        runs = self._next.setdefault(rerun, {})
+        following = runs.setdefault(torch._C._current_graph_task_id(), {})
+        call = following.get(counter, first[counter])
+        following[counter] = call + 1
+        self._note(inside, counter, call)
+        return call
+
+    def _note(self, regions: Iterable[Any], counter: CallCounter, call: int) -> None:
+        for region in regions:
+            self._first.setdefault(region, {}).setdefault(counter, call)
+
 
 class CallCounter:
-    """Numbers the calls of a module within a micro-batch."""
+    """Numbers the calls of a module within a micro-batch.
 
-    def __init__(self, path: str, first_call: int) -> None:
-        self._path = path
+    Attributes:
+        path: of the module.
+    """
+
+    def __init__(self, keys: StageKeys, path: str, first_call: int) -> None:
+        self.path = path
+        self._keys = keys
         self._first = first_call
         self._next = first_call
         self._scopes: dict[int, str] = {}
@@ -84,11 +142,21 @@ class CallCounter:
         self._next = self._first
 
     def next_scope(self) -> str:
-        """``"path#call"`` of the call that starts now."""
-        call = self._next
-        self._next = call + 1
+        """``"path#call"`` of the call that starts now.
+
+        Raises:
+            ExecutionError: in a backward, if it is not known which call of the forward this repeats.
+        """
+        keys = self._keys
+        if keys.in_backward:
+            call = keys.call_again(self)
+        else:
+            call = self._next
+            self._next = call + 1
+            if keys.keeps_graph and may_be_in_checkpoint():
+                keys.note(self, call)
         if call not in self._scopes:
-            self._scopes[call] = f"{self._path}#{call}"
+            self._scopes[call] = f"{self.path}#{call}"
         return self._scopes[call]
 
 

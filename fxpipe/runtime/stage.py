@@ -235,6 +235,7 @@ class StageRunner:
         if frame.outputs:
             grads = [self._of_caller(grad) for grad in step.output_grads[micro_batch]]
             starts.add_all(frame.outputs, grads)
+        self.weights.begin_backward(step, micro_batch)
         starts.run(only=(self._anchor,) if step.inputs_only else ())
         entry = frame.entry
         assert entry is not None

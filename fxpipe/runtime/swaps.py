@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxpipe.errors import ExecutionError
 from fxpipe.ir.stage import RandomScope
 from fxpipe.runtime.keyed import DROPOUTS, KeyedMode, keyed_dropout
+from fxpipe.runtime.reentry import innermost_checkpoint, may_be_in_checkpoint
 from fxpipe.runtime.rng import CallCounter, StageKeys, mix, seeded_default
 from fxpipe.runtime.shells import Forward, Swap
 
@@ -68,11 +70,10 @@ def _is_compiled(module: nn.Module) -> bool:
 def _dropout(keys: StageKeys, calls: CallCounter) -> MakeForward:
     def make(shell: nn.Module, usual: Forward) -> Forward:
         def forward(input: Tensor) -> Tensor:
-            scope = calls.next_scope()
             if not shell.training:
                 unchanged: Tensor = usual(input)
                 return unchanged
-            return keyed_dropout(shell, input, mix(keys.scope(scope), 0))
+            return keyed_dropout(shell, input, mix(keys.scope(calls.next_scope()), 0))
 
         return forward
 
@@ -82,12 +83,34 @@ def _dropout(keys: StageKeys, calls: CallCounter) -> MakeForward:
 def _under_mode(keys: StageKeys, calls: CallCounter) -> MakeForward:
     def make(shell: nn.Module, usual: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            with KeyedMode(keys.scope(calls.next_scope())):
+            scope = keys.scope(calls.next_scope())
+            check = _no_checkpoint_inside(calls.path) if keys.keeps_graph else None
+            with KeyedMode(scope, check=check):
                 return usual(*args, **kwargs)
 
         return forward
 
     return make
+
+
+def _no_checkpoint_inside(path: str) -> Callable[[], None]:
+    """What refuses draws in a checkpoint that the module enters itself.
+
+    The backward would run what is inside that checkpoint again, but not the module's forward, and so
+    without its keys.
+    """
+    around = innermost_checkpoint() if may_be_in_checkpoint() else None
+
+    def check() -> None:
+        if may_be_in_checkpoint() and innermost_checkpoint() is not around:
+            raise ExecutionError(
+                f"the forward of the module {path!r} draws random numbers inside a "
+                "torch.utils.checkpoint of its own: they cannot be drawn again in the backward. Put "
+                "the checkpoint around a module's call, or let fxpipe rerun the forward: "
+                "fxpipe.compile(..., recompute='always')"
+            )
+
+    return check
 
 
 def _compiled(keys: StageKeys, calls: CallCounter, device: torch.device) -> MakeForward:

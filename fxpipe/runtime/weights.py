@@ -164,7 +164,8 @@ class StageWeights:
 
     def begin(self, step: Step, micro_batch: int, *, reruns: bool) -> Found | None:
         """Set keys, statistics, leaves and buffers for a forward; what `again` needs if it `reruns`."""
-        self._prepare(step, micro_batch, step.statistics)
+        graph = step.keeps_graph and not reruns
+        self._prepare(step, micro_batch, step.statistics, keeps_graph=graph)
         for local in self._replaced:
             holder, key = self._tensors[local]
             self._attributes[local] = holder[key]
@@ -176,17 +177,30 @@ class StageWeights:
     def again(self, step: Step, micro_batch: int, buffers: Found) -> Iterator[None]:
         """The same for running a forward again: its buffers as `begin` gave them, no new statistics."""
         with self.changed.as_in(buffers):
-            self._prepare(step, micro_batch, None)
+            self._prepare(step, micro_batch, None, keeps_graph=True)
             yield
 
-    def _prepare(self, step: Step, micro_batch: int, statistics: Statistics | None) -> None:
+    def begin_backward(self, step: Step, micro_batch: int) -> None:
+        """Set the same for a backward, in which the user's own checkpoints run parts of it again."""
+        self._follow_leaves(step)
+        if self._draws:
+            self._keys.begin_backward(step.key, micro_batch)
+        if self._deferred:
+            self._norms.begin(None, micro_batch)
+
+    def _prepare(
+        self, step: Step, micro_batch: int, statistics: Statistics | None, *, keeps_graph: bool
+    ) -> None:
+        self._follow_leaves(step)
+        if self._draws:
+            self._keys.begin(step.key, micro_batch, keeps_graph=keeps_graph)
+        if self._deferred:
+            self._norms.begin(statistics, micro_batch)
+
+    def _follow_leaves(self, step: Step) -> None:
         leaves = step.leaves[self._program.stage]
         if leaves is not self._leaves:
             self._read(leaves)
-        if self._draws:
-            self._keys.begin(step.key, micro_batch)
-        if self._deferred:
-            self._norms.begin(statistics, micro_batch)
 
 
 def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str]:
