@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import torch
 from torch import nn
+
+from fxpipe.capture.held import Held, refill
 
 _REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
 
@@ -26,6 +27,7 @@ class Modes:
             for device in self._devices
         ]
         self._cache = torch.is_autocast_cache_enabled()
+        self._nesting = _autocast_nesting()
 
     def __exit__(
         self,
@@ -38,6 +40,14 @@ class Modes:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self._cache)
+        while _autocast_nesting() > self._nesting:  # regions that were entered and not left
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+
+
+def _autocast_nesting() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 def _autocast_devices() -> tuple[str, ...]:
@@ -84,8 +94,10 @@ def _cuda_states() -> list[torch.Tensor]:
 
 
 class ModelState:
-    """Buffers (value and identity), attributes, hooks and flags of all modules, put back at the end.
+    """Buffers, attributes, hooks and flags of all modules, put back at the end.
 
+    Tensors are put back by value and identity. Plain Python objects among the attributes, and what
+    they hold (see `Held`), are put back too.
     Parameters are put back by identity only: a forward that writes into them is not undone unless
     `parameters` is true.
     """
@@ -103,27 +115,18 @@ class ModelState:
             {k: v for k, v in module.__dict__.items() if k not in _REGISTRIES}
             for module in self._modules
         ]
-        self._cells = [
-            (cell, _content(cell))
-            for attributes in self._attributes
-            for cell in attributes.values()
-            if type(cell) in (dict, list, set, OrderedDict)
-        ]
+        self._held = Held(v for attributes in self._attributes for v in attributes.values())
         self._values = self._copies()
         return self
 
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         scripted = [[*module.buffers(recurse=False)] for module in self._scripted]
-        plain = [
-            [*registry["_buffers"].values(), *attributes.values()]
-            for registry, attributes in zip(self._registries, self._attributes, strict=True)
-        ]
-        for held in (*plain, *scripted):
+        buffers = [registry["_buffers"].values() for registry in self._registries]
+        for held in (*buffers, self._held.tensors, *scripted):
             for tensor in held:
-                if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
-                    if not isinstance(tensor, nn.Parameter) and id(tensor) not in kept:
-                        kept[id(tensor)] = (tensor, tensor.detach().clone())
+                if _has_values(tensor) and id(tensor) not in kept:
+                    kept[id(tensor)] = (tensor, tensor.detach().clone())
         return list(kept.values())
 
     def __exit__(
@@ -136,32 +139,19 @@ class ModelState:
             self._modules, self._registries, self._attributes, strict=True
         ):
             for name, content in registry.items():
-                _refill(module.__dict__[name], content)
+                refill(module.__dict__[name], content)
             for name in set(module.__dict__) - set(attributes) - set(_REGISTRIES):
                 del module.__dict__[name]
             module.__dict__.update(attributes)
-        for cell, content in self._cells:
-            _refill(cell, content)
+        self._held.put_back()
         with torch.no_grad():
             for tensor, value in self._values:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
 
 
-def _content(cell: Any) -> Any:
-    return dict(cell) if isinstance(cell, dict) else list(cell)
-
-
-def _refill(cell: Any, content: Any) -> None:
-    if isinstance(cell, dict):
-        same = len(cell) == len(content) and all(
-            a is b and cell[a] is content[b] for a, b in zip(cell, content, strict=True)
-        )
-        if not same:
-            cell.clear()
-            cell.update(content)
-    elif isinstance(cell, set):
-        cell.clear()
-        cell.update(content)
-    else:
-        cell[:] = content
+def _has_values(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether a tensor is copied: parameters and sparse tensors are put back by identity only."""
+    if tensor is None or isinstance(tensor, nn.Parameter) or tensor.is_meta:
+        return False
+    return tensor.layout is torch.strided

@@ -108,3 +108,11 @@ def test_modes_are_put_back() -> None:
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
     assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+
+
+def test_models_may_hold_sparse_tensors() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", torch.eye(2).to_sparse())
+    with ModelState(model):
+        model.graph = torch.zeros(2)
+    assert model.graph.is_sparse
