@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 import torch.fx
@@ -29,12 +30,15 @@ class GraphRunner:
         self.model = model
         self.constants = constants
         self.values: dict[torch.fx.Node, Any] = {}
-        self._last_use = _last_uses(graph)
 
     @classmethod
-    def of(cls, capture: Capture, model: nn.Module) -> GraphRunner:
+    def of(cls, capture: Capture, model: nn.Module) -> Self:
         """A runner for a capture of `model`."""
         return cls(capture.graph, model, capture.constants)
+
+    @cached_property
+    def _last_use(self) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+        return _last_uses(self.graph)
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The output leaves for the values of the placeholders, in order."""
@@ -51,15 +55,6 @@ class GraphRunner:
                 for done in self._last_use.get(node, ()):
                     del self.values[done]
         raise AssertionError("a captured graph ends in an output node")
-
-    def evaluate(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, Any]) -> Any:
-        """The value of one node, given those of placeholders; nothing else is computed."""
-        self.values = dict(inputs)
-        needed = needed_for(node)
-        for each in self.graph.nodes:
-            if each in needed and each not in self.values:
-                self.values[each] = self.run_node(each)
-        return self.values[node]
 
     def run_node(self, node: torch.fx.Node) -> Any:
         """The value of a node."""
@@ -107,29 +102,3 @@ def _last_uses(graph: torch.fx.Graph) -> dict[torch.fx.Node, list[torch.fx.Node]
         if user.op != "output":
             done.setdefault(user, []).append(node)
     return done
-
-
-def needed_for(node: torch.fx.Node) -> set[torch.fx.Node]:
-    """The nodes that must run for a node's value: its inputs, and what writes into their storages."""
-    needed = {node}
-    waiting = [node]
-    earlier = _before(node)
-    while waiting:
-        current = waiting.pop()
-        storages = set(current.meta.get("storages", ()))
-        writers = [each for each in earlier if storages & set(each.meta.get("mutates", ()))]
-        for each in (*current.all_input_nodes, *writers):
-            if each not in needed:
-                needed.add(each)
-                waiting.append(each)
-    return needed
-
-
-def _before(node: torch.fx.Node) -> list[torch.fx.Node]:
-    found = []
-    for each in node.graph.nodes:
-        if each is node:
-            break
-        if each.meta.get("mutates"):
-            found.append(each)
-    return found

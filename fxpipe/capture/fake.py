@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 
-from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.modules import Run
 from fxpipe.capture.probe import probe
 from fxpipe.capture.recorder import Recorder
+from fxpipe.capture.slices import SliceRunner
 from fxpipe.capture.watch import storage_key
 
 _REFUSALS = (
@@ -83,11 +83,11 @@ class FakeRecorder(Recorder):
     def value_of(self, node: torch.fx.Node, run: Callable[[], Any]) -> Any:
         """The Python value of a node that depends on inputs alone, computed from the real inputs."""
         runner = _OnRealTensors(self.script.graph, self.model, self.script.constants, self._fakes)
-        with unset_fake_temporarily(), torch.no_grad():
+        with unset_fake_temporarily():
             return runner.evaluate(node, self.inputs)
 
 
-class _OnRealTensors(GraphRunner):
+class _OnRealTensors(SliceRunner):
     """A runner that reads the model's own buffers although fake ones are in their place."""
 
     def __init__(

@@ -10,8 +10,8 @@ import torch.fx
 from torch import nn
 
 from fxpipe import ops
-from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.signature import flatten
+from fxpipe.capture.slices import Slice, SliceRunner
 from fxpipe.ir.capture import Capture
 
 
@@ -28,20 +28,51 @@ def failed_guard(
 ) -> torch.fx.Node | None:
     """The first check that would fail for a call; None if the capture holds for it.
 
-    Only what the checks need is computed: they depend on inputs and buffers alone.
+    Whoever asks more than once keeps a `GuardCheck`.
     """
-    guards = guards_of(capture)
-    if not guards:
+    return GuardCheck(capture, model).failed(args, kwargs)
+
+
+class GuardCheck:
+    """The checks of a capture, ready to be made before each run.
+
+    Only what the checks need is computed: they depend on inputs and buffers alone. Nothing of it
+    stays: what it would write into is copied first.
+
+    Attributes:
+        guards: the nodes that check a decision, in recorded order.
+    """
+
+    def __init__(self, capture: Capture, model: nn.Module) -> None:
+        self.guards = guards_of(capture)
+        self._capture = capture
+        self._model = model
+        self._part = Slice.of(capture.graph, self.guards)
+        self._placeholders = [node for node in capture.graph.nodes if node.op == "placeholder"]
+
+    def failed(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> torch.fx.Node | None:
+        """The first check that would fail for a call; None if the capture holds for it."""
+        if not self.guards:
+            return None
+        leaves, _ = flatten((tuple(args), dict(kwargs or {})))
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        inputs = dict(zip(self._placeholders, given, strict=True))
+        runner = _Checking.of(self._capture, self._model)
+        with runner.leaving_nothing(self._part):
+            for node in runner.visit(self._part, inputs):
+                if node.target is ops.check_value:
+                    found, expected = runner.values[node]
+                    if found != expected:
+                        return node
         return None
-    leaves, _ = flatten((tuple(args), dict(kwargs or {})))
-    placeholders = [node for node in capture.graph.nodes if node.op == "placeholder"]
-    given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    inputs = dict(zip(placeholders, given, strict=True))
-    runner = GraphRunner.of(capture, model)
-    with torch.no_grad():
-        for guard in guards:
-            value, expected = guard.args
-            found = runner.evaluate(value, inputs)  # type: ignore[arg-type]
-            if found != runner.load(expected):
-                return guard
-    return None
+
+
+class _Checking(SliceRunner):
+    """A runner for which the value of a check is what it compares."""
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        if node.target is ops.check_value:
+            return self.load(node.args)
+        return super().run_node(node)

@@ -126,6 +126,7 @@ class Modules:
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
+        self._values.changed_by_modules.update(node.meta["buffers"])
         self._values.bind(result, node, Dependence.WEIGHTS)
         return result
 

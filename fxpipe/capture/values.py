@@ -33,6 +33,7 @@ class Values:
     """Which node made which object.
 
     Attributes:
+        changed_by_modules: names of buffers that modules which are one node wrote into.
         hidden: tensors made inside a leaf by modules of its own: id → (tensor, path of the leaf).
         is_fake: whether a tensor stands for one without data (it can be no constant).
     """
@@ -44,6 +45,7 @@ class Values:
         self._dependence: dict[torch.fx.Node, Dependence] = {}
         self._sized_by_data: set[torch.fx.Node] = set()
         self.hidden: dict[int, tuple[torch.Tensor, str]] = {}
+        self.changed_by_modules: set[str] = set()
 
     # -- values → arguments ------------------------------------------------------------------------
 
@@ -185,9 +187,16 @@ class Values:
                 found = max(found, self._dependence.get(made[1], Dependence.NOTHING))
             elif isinstance(tensor, torch.nn.Parameter):
                 found = Dependence.WEIGHTS
-            elif self._script.parameter(tensor) is not None:
-                found = max(found, Dependence.INPUTS)
+            else:
+                found = max(found, self._read(self._script.parameter(tensor)))
         return found
+
+    def _read(self, buffer: torch.fx.Node | None) -> Dependence:
+        """What a buffer depends on, or a tensor that is not the model's."""
+        if buffer is None:
+            return Dependence.NOTHING
+        is_changed = str(buffer.target) in self.changed_by_modules
+        return Dependence.WEIGHTS if is_changed else Dependence.INPUTS
 
     def is_sized_by_data(self, value: Any) -> bool:
         """Whether the shape of a tensor inside a value depends on values of tensors."""

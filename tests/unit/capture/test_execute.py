@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 import torch.fx
-from torch import nn
 
-from fxpipe.capture.execute import GraphRunner, needed_for
+from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.trace import trace
 from tests.unit.capture import small
 
@@ -52,24 +51,6 @@ def test_modes_are_left_when_a_node_fails() -> None:
         Stops.of(capture, model).run([X])
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
-
-
-def test_one_value_needs_its_inputs_and_writers() -> None:
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            table = torch.zeros(4)
-            view = table[:2]
-            view.add_(1)
-            unused = y.sin()
-            return (x + table).sum() + unused.sum()
-
-    capture = trace(Model(), (X, X))
-    needed = {node.name for node in needed_for(capture.node("add_1"))}
-    assert needed == {"x", "zeros", "getitem", "add", "add_1"}
-    placeholders = [node for node in capture.graph.nodes if node.op == "placeholder"]
-    runner = GraphRunner.of(capture, Model())
-    value = runner.evaluate(capture.node("add_1"), dict(zip(placeholders, (X, X), strict=True)))
-    assert torch.equal(value, X + torch.tensor([1.0, 1, 0, 0]))
 
 
 def test_forward_is_called_where_the_model_called_it() -> None:

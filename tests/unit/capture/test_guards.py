@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fxpipe.capture.execute import GraphRunner
-from fxpipe.capture.guards import failed_guard, guards_of
+from fxpipe.capture.guards import GuardCheck, failed_guard, guards_of
 from fxpipe.capture.trace import trace
 from fxpipe.errors import CaptureError
 from tests.unit.capture import small
@@ -59,3 +59,86 @@ def test_numbers_taken_from_inputs_are_checked_too() -> None:
     capture = trace(Longest(), (X, lengths))
     assert failed_guard(capture, Longest(), (X, torch.tensor([1, 2]))) is None
     assert failed_guard(capture, Longest(), (X, torch.tensor([3, 2]))) is not None
+
+
+class Counts(nn.Module):
+    """Decides on a buffer after writing into it, and on an input after writing into that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = small.Mlp(), small.Mlp()
+        self.register_buffer("n", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        x.add_(1)
+        h = self.first(x)
+        if self.n > 3:
+            h = h * 2
+        if x.sum() > 0:
+            h = h * 3
+        return self.second(h)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_checks_leave_inputs_and_buffers_alone(mode: str) -> None:
+    model, x = Counts(), torch.zeros(2, 4)
+    capture = trace(model, (x,), mode=mode)
+    check = GuardCheck(capture, model)
+    assert len(check.guards) == 2
+    for _ in range(4):
+        assert check.failed((x,)) is None
+    assert model.n == 0
+    assert not x.any()
+    assert check.failed((x - 2,)) is check.guards[1]
+    model.n.fill_(3)
+    assert check.failed((x,)) is check.guards[0]
+    assert model.n == 3
+
+
+def test_checks_run_in_the_modes_of_the_model() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = small.Mlp()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                if (x @ x.t()).max() == 4.0:
+                    return self.body(x)
+            return self.body(x) * 2
+
+    x = torch.full((2, 4), 1 + 2**-10)  # 1 in bfloat16
+    model = Half()
+    capture = trace(model, (x,))
+    assert failed_guard(capture, model, (x,)) is None
+    assert failed_guard(capture, model, (x * 2,)) is not None
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast_increment_nesting() == 1
+    assert torch.autocast_decrement_nesting() == 0
+
+
+def test_checks_cost_what_they_need() -> None:
+    model = small.MaskDecides()
+    calls: list[int] = []
+    model.register_forward_hook(lambda *args: calls.append(1))
+    capture = trace(model, (X,), {"mask": HALF})
+    check = GuardCheck(capture, model)
+    calls.clear()
+    assert check.failed((X,), {"mask": ONES}) is check.guards[0]
+    assert len(check._part.nodes) < len(capture.body)
+    assert not calls
+
+
+def test_decision_on_a_buffer_that_a_layer_changes_cannot_be_checked() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(x)
+            return y * 2 if self.norm.num_batches_tracked > 3 else y
+
+    with pytest.raises(CaptureError, match="depends on values of tensors"):
+        trace(Late(), (X,))
