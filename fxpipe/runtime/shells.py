@@ -6,16 +6,19 @@ A stage that has to run a keyed dropout inside ``model.encoder`` calls a *shell*
                             └─────► dropout   (user's own)                      └──► shell of dropout
 
 A shell has the same class, the same parameter and buffer dictionaries, the same hooks (called with
-the user's module) and, from step to step, the same training flag and attributes; what a forward
-writes on it goes back to the user's module. Nothing is ever written into the user's module that
-another stage could see half done. Modules that hold nothing to be swapped are used as they are.
+the user's module) and, from step to step, the same training flag and attributes, which refer to
+shells where they referred to modules that have one. What a forward writes on it goes back to the
+user's module: before a hook of the module is called, and at the end of the step. Modules that hold
+nothing to be swapped are used as they are.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any, Final
 
 from torch import nn
@@ -51,15 +54,21 @@ class Shells:
     def __init__(self, swaps: Mapping[nn.Module, Swap]) -> None:
         self._swaps = swaps
         self._made: dict[nn.Module, Shell | None] = {}
+        self._users: dict[nn.Module, nn.Module] = {}
 
     def of(self, module: nn.Module) -> nn.Module:
         """The module's shell; the module itself if nothing inside is swapped."""
         shell = self._shell_of(module)
         return module if shell is None else shell.module
 
-    def of_owner(self, module: nn.Module) -> Shell | None:
-        """The shell record of a module, if it has one."""
-        return self._made.get(module)
+    def made_of(self, module: nn.Module) -> nn.Module:
+        """The same, but no shell is made that is not made yet."""
+        shell = self._made.get(module)
+        return module if shell is None else shell.module
+
+    def user_of(self, module: nn.Module) -> nn.Module:
+        """The user's module of a shell; any other module itself."""
+        return self._users.get(module, module)
 
     def __iter__(self) -> Iterator[Shell]:
         return (shell for shell in self._made.values() if shell is not None)
@@ -75,7 +84,8 @@ class Shells:
                 children[child] = shell.module
         swap = self._swaps.get(module)
         if children or swap is not None:
-            self._made[module] = Shell(module, children, swap or Swap())
+            made = self._made[module] = Shell(module, children, swap or Swap(), self)
+            self._users[made.module] = module
         return self._made[module]
 
 
@@ -88,11 +98,16 @@ class Shell:
     """
 
     def __init__(
-        self, user: nn.Module, children: Mapping[nn.Module, nn.Module], swap: Swap
+        self,
+        user: nn.Module,
+        children: Mapping[nn.Module, nn.Module],
+        swap: Swap,
+        shells: Shells,
     ) -> None:
         self.user = user
         self.module: nn.Module = object.__new__(type(user))
         self._children = children
+        self._shells = shells
         self._managed = {"_modules", *_HOOKS}
         if swap.own_parameters:
             self._managed.add("_parameters")
@@ -100,58 +115,160 @@ class Shell:
         if swap.forward is not None:
             name = swap.attribute
             self._managed.add(name)
-            usual = user.__dict__.get(name) or getattr(type(user), name).__get__(self.module)
+            own = user.__dict__.get(name)
+            usual = (
+                getattr(type(user), name).__get__(self.module)
+                if own is None
+                else referring_to(own, self._shell_of)
+            )
             self.module.__dict__[name] = swap.forward(self.module, usual)
         self._followed: dict[str, Any] = {}
         self.follow()
 
     def follow(self) -> None:
         """Take over what has changed on the user's module since the last step."""
-        own, managed = self.module.__dict__, self._managed
-        followed: dict[str, Any] = {}
-        for name, value in self.user.__dict__.items():
-            if name not in managed:
-                followed[name] = own[name] = self._inside(value)
-        for name in self._followed.keys() - followed.keys():
-            own.pop(name, None)
-        self._followed = followed
+        self._take_attributes()
+        own = self.module.__dict__
         own["_modules"] = {
             name: self._children.get(child, child) if child is not None else None
             for name, child in self.user._modules.items()
         }
         for name in _HOOKS:
             hooks = getattr(self.user, name)
-            own[name] = _with_module(hooks, self.user) if hooks else hooks
+            own[name] = self._with_users_module(hooks) if hooks else hooks
+
+    def _take_attributes(self) -> None:
+        own, managed = self.module.__dict__, self._managed
+        followed: dict[str, Any] = {}
+        for name, value in self.user.__dict__.items():
+            if name not in managed:
+                followed[name] = own[name] = referring_to(value, self._shell_of)
+        for name in self._followed.keys() - followed.keys():
+            own.pop(name, None)
+        self._followed = followed
 
     def write_back(self) -> None:
         """Give the user's module the attributes that forwards have set or deleted on the shell."""
         own, user, followed = self.module.__dict__, self.user.__dict__, self._followed
         for name, value in own.items():
             if name not in self._managed and (name not in followed or followed[name] is not value):
-                user[name] = followed[name] = value
+                followed[name] = value
+                user[name] = referring_to(value, self._shells.user_of)
         for name in [name for name in followed if name not in own]:
             user.pop(name, None)
             del followed[name]
 
-    def _inside(self, value: Any) -> Any:
-        """An attribute's value, with shells for the children it refers to."""
+    def _shell_of(self, module: nn.Module) -> nn.Module:
+        return self.module if module is self.user else self._shells.made_of(module)
+
+    def _with_users_module(self, hooks: Mapping[int, Callable[..., Any]]) -> Any:
+        """Hooks that see the user's module in place of the shell, as the forward has left it so far."""
+
+        def wrap(key: int, hook: Callable[..., Any]) -> Callable[..., Any]:
+            def called(shell: nn.Module, *args: Any, **kwargs: Any) -> Any:
+                if key not in hooks:  # a hook may have taken itself off during the step
+                    return None
+                self.write_back()
+                try:
+                    return hook(self.user, *args, **kwargs)
+                finally:
+                    self._take_attributes()
+
+            return called
+
+        return OrderedDict((key, wrap(key, hook)) for key, hook in hooks.items())
+
+
+def referring_to(value: Any, shell_of: Callable[[nn.Module], nn.Module]) -> Any:
+    """An attribute's value that refers to shells where it referred to the users' modules.
+
+    It looks into lists, tuples, dictionaries, bound methods, partial functions and what a function
+    has closed over. The value itself if there is nothing to change.
+    """
+    return _Referring(shell_of).to(value)
+
+
+class _Referring:
+    def __init__(self, shell_of: Callable[[nn.Module], nn.Module]) -> None:
+        self._shell_of = shell_of
+        self._open: set[int] = set()  # containers that contain themselves end here
+
+    def to(self, value: Any) -> Any:
         if isinstance(value, nn.Module):
-            return self._children.get(value, value)
-        if type(value) in (list, tuple) and any(
-            isinstance(item, nn.Module) and item in self._children for item in value
-        ):
-            return type(value)(self._inside(item) for item in value)
+            return self._shell_of(value)
+        rebuild = _REBUILD.get(type(value))
+        if rebuild is None or id(value) in self._open:
+            return value
+        self._open.add(id(value))
+        try:
+            return rebuild(value, self.to)
+        finally:
+            self._open.discard(id(value))
+
+
+_To = Callable[[Any], Any]
+
+
+def _sequence(value: Any, to: _To) -> Any:
+    items = [to(item) for item in value]
+    return value if _all_same(items, value) else type(value)(items)
+
+
+def _mapping(value: Any, to: _To) -> Any:
+    items = [to(item) for item in value.values()]
+    if _all_same(items, value.values()):
         return value
+    made = value.copy()  # keeps the type, and a default factory
+    made.update(zip(value, items, strict=True))
+    return made
 
 
-def _with_module(hooks: Mapping[int, Callable[..., Any]], user: nn.Module) -> Any:
-    """Hooks that are called with the user's module in place of the shell."""
+def _method(value: Any, to: _To) -> Any:
+    owner = to(value.__self__)
+    return value if owner is value.__self__ else MethodType(value.__func__, owner)
 
-    def wrap(key: int, hook: Callable[..., Any]) -> Callable[..., Any]:
-        def called(shell: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # A hook may have taken itself off during the step.
-            return hook(user, *args, **kwargs) if key in hooks else None
 
-        return called
+def _partial(value: Any, to: _To) -> Any:
+    function, args, named = to(value.func), to(value.args), to(value.keywords)
+    if function is value.func and args is value.args and named is value.keywords:
+        return value
+    return partial(function, *args, **named)
 
-    return OrderedDict((key, wrap(key, hook)) for key, hook in hooks.items())
+
+def _function(value: Any, to: _To) -> Any:
+    if value.__closure__ is None or hasattr(value, "_torchdynamo_orig_callable"):
+        return value  # a compiled function stays compiled
+    cells = tuple([_cell(cell, to) for cell in value.__closure__])
+    if _all_same(cells, value.__closure__):
+        return value
+    made = FunctionType(
+        value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
+    )
+    made.__kwdefaults__ = value.__kwdefaults__
+    made.__dict__.update(value.__dict__)
+    return made
+
+
+def _cell(cell: Any, to: _To) -> Any:
+    try:
+        held = cell.cell_contents
+    except ValueError:  # nothing in it yet
+        return cell
+    inside = to(held)
+    return cell if inside is held else CellType(inside)
+
+
+def _all_same(ones: Iterable[Any], others: Iterable[Any]) -> bool:
+    return all(one is other for one, other in zip(ones, others, strict=True))
+
+
+_REBUILD: Final[Mapping[type, Callable[[Any, _To], Any]]] = {
+    list: _sequence,
+    tuple: _sequence,
+    dict: _mapping,
+    OrderedDict: _mapping,
+    defaultdict: _mapping,
+    MethodType: _method,
+    partial: _partial,
+    FunctionType: _function,
+}

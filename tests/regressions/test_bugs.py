@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -195,3 +196,83 @@ def test_dropout_that_only_the_backward_calls_is_refused() -> None:
         pytest.raises(fxpipe.FxPipeError, match="cannot be told which call"),
     ):
         pipe.step(rows(), loss_fn=mean_square)
+
+
+# ---- shells --------------------------------------------------------------------------------------
+
+
+class Reaches(Noisy):
+    """Reaches its dropout by a reference that is made once, when the module is."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.call: Any
+        if how == "bound method":
+            self.call = self.run
+        elif how == "partial":
+            self.call = partial(Reaches.run, self)
+        elif how == "closure":
+            self.call = lambda x: self.run(x)
+        elif how == "forward":
+            self.forward = self.run  # type: ignore[method-assign]
+        else:
+            self.call = {"nested": [(self.drop,)]}
+
+    def run(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.drop(self.linear(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.call, dict):
+            return torch.tanh(self.call["nested"][0][0](self.linear(x)))
+        result: Tensor = self.call(x)
+        return result
+
+
+# A reference past the shell led to the user's own dropout, which drew from the default generator: a
+# rerun drew other numbers than its forward.
+@pytest.mark.parametrize("how", ["bound method", "partial", "closure", "forward", "containers"])
+def test_references_to_modules_lead_to_their_shells(how: str) -> None:
+    found = []
+    for recompute in ("never", "always"):
+        torch.manual_seed(0)
+        model = nn.Sequential(Reaches(how), Reaches(how))
+        with compiled(model, seed=3, recompute=recompute) as pipe:
+            before = torch.get_rng_state()
+            pipe.step(rows(), loss_fn=mean_square)
+            pipe.step(rows(), loss_fn=mean_square)
+            assert recompute == "never" or torch.equal(before, torch.get_rng_state())
+        found.append(grads_of(model))
+    assert same(*found)
+
+
+class Gated(Noisy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = torch.zeros(())
+        self.rows = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows = x.shape[0]
+        return super().forward(x) * self.gate
+
+
+# Hooks were given the user's module, but the forward ran on the shell: what one of them wrote, the
+# other saw at the next call.
+def test_hooks_and_forward_see_what_the_other_has_written() -> None:
+    def set_gate(module: Gated, args: tuple[Tensor]) -> None:
+        module.gate = args[0].detach().abs().mean()
+
+    def note(module: Gated, args: tuple[Tensor], output: Tensor) -> None:
+        seen.append((module.rows, output.detach().abs().sum().item() > 0))
+
+    seen: list[tuple[int, bool]] = []
+    model = nn.Sequential(nn.Linear(8, 8), Gated(), nn.Linear(8, 8))
+    model[1].register_forward_pre_hook(set_gate)
+    model[1].register_forward_hook(note)
+    with compiled(model, "2", chunks=2) as pipe:
+        pipe(rows(4))
+        model[1].gate = torch.zeros(())
+        model[1].rows = 0
+        seen.clear()
+        pipe(rows(4))
+        assert seen == [(2, True), (2, True)]

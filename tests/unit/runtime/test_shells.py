@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fxpipe.runtime.shells import Forward, Shells, Swap
+from fxpipe.runtime.shells import Forward, Shells, Swap, referring_to
 
 
 class Block(nn.Module):
@@ -199,3 +201,50 @@ def test_own_parameters_can_be_replaced() -> None:
     for one in shells:
         one.follow()
     assert shell.weight is other
+
+
+def test_values_that_refer_to_modules() -> None:
+    """Every kind of reference is rebuilt if it leads to a module that has a shell, and only then."""
+    one, other, its_shell = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def shell_of(module: nn.Module) -> nn.Module:
+        return its_shell if module is one else module
+
+    def to(value: Any) -> Any:
+        return referring_to(value, shell_of)
+
+    def closed(module: nn.Module) -> Any:
+        return lambda *, default=None: (module, default)
+
+    assert to([one, (other, {"a": one})]) == [its_shell, (other, {"a": its_shell})]
+    assert to(one.forward).__self__ is its_shell
+    assert to(partial(one.forward, one, named=one)).func.__self__ is its_shell
+    assert to(partial(print, one, named=one)).keywords == {"named": its_shell}
+    assert to(closed(one))() == (its_shell, None)
+    lists = defaultdict(list, {"a": [one]})
+    assert to(lists)["a"] == [its_shell]
+    assert to(lists)["b"] == []
+    for untouched in (
+        [other, 1],
+        {"a": other},
+        other.forward,
+        closed(other),
+        partial(print),
+        len,
+    ):
+        assert to(untouched) is untouched
+    endless: list[Any] = [one]
+    endless.append(endless)
+    assert to(endless)[0] is its_shell
+
+
+def test_what_forward_leaves_on_the_users_module_refers_to_users_modules() -> None:
+    model = Model()
+    shells, shell = shells_of(model)
+    shell.latest = [shell.first.drop]
+    for each in shells:
+        each.write_back()
+    assert model.latest[0] is model.first.drop
+    for each in shells:
+        each.follow()
+    assert shell.latest[0] is shell.first.drop

@@ -42,7 +42,12 @@ def weights(model: nn.Module, of: StageProgram, **options: Any) -> StageWeights:
 
 
 def step(**fields: Any) -> Any:
-    usual = {"key": step_key(1, 2), "leaves": [NO_LEAVES], "statistics": Statistics()}
+    usual = {
+        "key": step_key(1, 2),
+        "leaves": [NO_LEAVES],
+        "statistics": Statistics(),
+        "keeps_graph": True,
+    }
     return SimpleNamespace(**{**usual, **fields})
 
 
