@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from fxpipe.capture.signature import Layout
+    from fxpipe.ir.capture import Capture
+    from fxpipe.ir.signature import InputLeaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,79 @@ def _rows(leaf: Any, dim: int, size: int) -> int | None:
         return None
     along = (1, 0) if dim and leaf.dim() <= 2 else (dim,)
     return next((d for d in along if leaf.dim() > d and leaf.shape[d] == size), None)
+
+
+def batch_of(leaves: Sequence[Any], layout: Layout, like: Capture | None = None) -> Batch | None:
+    """The batch of a call, cut as in an earlier capture where its arguments have the same structure.
+
+    An input that was given whole stays whole, also if it happens to have as many rows as the batch.
+    Only what may be spread over the rows is looked at anew: an input of one row is given whole to
+    several, and one that had a single row, or other dimensions, may have all rows now.
+
+    Args:
+        leaves: of ``(args, kwargs)``, as `flatten` gives them.
+        layout: theirs.
+        like: a capture of the model; None, or a capture of another structure: the batch is guessed,
+            along the dimension where the capture has its rows.
+
+    Returns:
+        None if no input has rows. `Batch.size` is the size that most inputs with rows have.
+    """
+    along = 0 if like is None else batch_dimension(like)
+    guessed = find_batch(leaves, along)
+    if like is None or like.signature.input != layout:
+        return guessed
+    known = like.signature.inputs
+    pairs = tuple(zip(known, leaves, strict=True))
+    if any((leaf.spec is None) == isinstance(given, torch.Tensor) for leaf, given in pairs):
+        return guessed
+    dims = [_fitting(leaf.batch_dim, given) for leaf, given in pairs]
+    sizes = [leaf.shape[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None]
+    if not sizes:
+        return guessed if any(leaf.batch_dim is not None for leaf in known) else None
+    size = Counter(sizes).most_common(1)[0][0]
+    return Batch(size, tuple(map(partial(_dim_like, size, along), known, leaves, dims)))
+
+
+def _fitting(dim: int | None, given: Any) -> int | None:
+    return dim if dim is not None and given.dim() > dim else None
+
+
+def _dim_like(size: int, along: int, known: InputLeaf, given: Any, dim: int | None) -> int | None:
+    """The batch dimension of an input; `dim` is that of the earlier capture, if it fits."""
+    if known.spec is None:
+        return None
+    if dim is not None:
+        return None if given.shape[dim] == 1 < size else dim
+    shape = known.spec.shape
+    is_spread = len(shape) != given.dim() or (along < len(shape) and shape[along] == 1)
+    return _rows(given, along, size) if is_spread and shape != given.shape else None
+
+
+def given_batch(leaves: Sequence[Any], dims: Sequence[int | None]) -> Batch | None:
+    """The batch of a call whose batch dimensions are given; None if no leaf has one.
+
+    Raises:
+        ValueError: if they do not fit the leaves, or the inputs disagree on the number of rows.
+    """
+    if len(dims) != len(leaves):
+        raise ValueError(f"{len(dims)} batch dimensions are given for {len(leaves)} inputs")
+    sizes: list[int] = []
+    for at, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
+        if dim is None:
+            continue
+        if not isinstance(leaf, torch.Tensor) or not 0 <= dim < leaf.dim():
+            raise ValueError(f"input {at} has no dimension {dim} for its rows")
+        sizes.append(leaf.shape[dim])
+    if len(set(sizes)) > 1:
+        raise ValueError(f"the batched inputs have different numbers of rows: {sizes}")
+    return Batch(sizes[0], tuple(dims)) if sizes else None
+
+
+def batch_dimension(capture: Capture) -> int:
+    """The dimension along which most inputs of a capture have their rows."""
+    dims = [leaf.batch_dim for leaf in capture.signature.inputs if leaf.batch_dim is not None]
+    return max(dims, default=0)
 
 
 def resized(leaves: Sequence[Any], batch: Batch, size: int) -> list[Any]:

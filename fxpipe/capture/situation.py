@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from fxpipe.capture.batch import find_batch
+from fxpipe.capture.batch import batch_dimension as batch_dimension
+from fxpipe.capture.batch import batch_of
 from fxpipe.capture.signature import flatten
 from fxpipe.ir.capture import Capture
 
@@ -22,39 +24,52 @@ def situation_of(
 ) -> Hashable:
     """A key that is equal for calls which can run the same graph.
 
-    It holds the training flags of all submodules, which parameters and inputs require gradients, the
-    grad mode and autocast, the structure and constants of the arguments, and their shapes and dtypes
-    with the batch dimension left out. `like`: a capture of the model; its batch lies along the same
-    dimension (0 if there is none).
+    It holds the training flags of all submodules, dtypes of parameters and buffers, which parameters
+    and inputs require gradients, the grad mode and autocast, the structure and constants of the
+    arguments, and their shapes and dtypes with the batch dimension left out. NumPy arrays count by
+    value, other constants that cannot be hashed by identity. On which devices parameters are does not
+    matter: a pipeline spreads them.
+
+    Args:
+        like: a capture of the model: inputs have their rows where its inputs have them (see
+            `batch_of`). None: it is guessed.
     """
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
-    batch = find_batch(leaves, 0 if like is None else batch_dimension(like))
+    batch = batch_of(leaves, layout, like)
     dims = batch.dims if batch is not None else (None,) * len(leaves)
+    parameters, buffers = list(model.parameters()), list(model.buffers())
     return (
         tuple(module.training for module in model.modules()),
-        tuple(parameter.requires_grad for parameter in model.parameters()),
+        tuple((parameter.dtype, parameter.requires_grad) for parameter in parameters),
+        tuple(buffer.dtype for buffer in buffers),
         torch.is_grad_enabled(),
-        _autocast(),
+        _autocast([*parameters, *buffers, *leaves]),
         layout,
         tuple(_leaf(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)),
     )
 
 
-def batch_dimension(capture: Capture) -> int:
-    """The dimension along which most inputs of a capture have their rows."""
-    dims = [leaf.batch_dim for leaf in capture.signature.inputs if leaf.batch_dim is not None]
-    return max(dims, default=0)
-
-
-def _autocast() -> Hashable:
-    devices = ("cpu", "cuda")
-    return tuple(torch.get_autocast_dtype(d) for d in devices if torch.is_autocast_enabled(d))
+def _autocast(values: Sequence[Any]) -> Hashable:
+    """Where autocast is on, and to what: on the CPU, the accelerator, and wherever a tensor is."""
+    types = {value.device.type for value in values if isinstance(value, torch.Tensor)} | {"cpu"}
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        types.add(accelerator.type)
+    return tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in sorted(types)
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    )
 
 
 def _leaf(leaf: Any, dim: int | None) -> Hashable:
     if isinstance(leaf, torch.Tensor):
         shape = tuple(n for at, n in enumerate(leaf.shape) if at != dim)
         return (dim, shape, leaf.dtype, leaf.device.type, leaf.requires_grad)
+    if isinstance(leaf, float | complex):
+        return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, nan is not
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+        return (type(leaf), leaf.shape, leaf.dtype.str, leaf.tobytes())
     try:
         hash(leaf)
     except TypeError:

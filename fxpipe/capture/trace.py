@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from fxpipe.capture.batch import Batch, resized
+from fxpipe.capture.batch import Batch, given_batch, resized
 from fxpipe.capture.fallback import Decisions, KeepWholeError
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
@@ -38,6 +37,7 @@ def trace(
     *,
     mode: str = "auto",
     verify: bool = True,
+    batch_dims: Sequence[int | None] | None = None,
 ) -> Capture:
     """The graph of one run of a model, valid for every batch size.
 
@@ -53,14 +53,25 @@ def trace(
             in the other way.
         verify: compare the graph with the model on the example: outputs, gradients, buffers and the
             use of random numbers.
+        batch_dims: along which dimension each leaf of ``(args, kwargs)`` has its rows (see
+            `fxpipe.capture.signature.flatten`), None for leaves that every micro-batch is given whole.
+            None: the inputs with the most common size along dimension 0 (or 1, where a module of
+            the model takes sequences first) have rows.
 
     Raises:
+        ValueError: if there is no such mode, or `batch_dims` does not fit the arguments.
         CaptureError: if the model cannot be recorded; the message names the module, the user's source
             line, the operation, the reason and what to do.
     """
     if mode not in ("auto", "real", "fake"):
         raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
-    call = _Call(model, *flatten((tuple(args), dict(kwargs or {}))))
+    leaves, layout = flatten((tuple(args), dict(kwargs or {})))
+    batch = (
+        choose_batch(model, leaves, layout)
+        if batch_dims is None
+        else given_batch(leaves, batch_dims)
+    )
+    call = _Call(model, leaves, layout, batch)
     capture = _cascade(call, mode, verify)
     return replace(capture, situation=situation_of(model, args, kwargs, like=capture))
 
@@ -72,17 +83,13 @@ class _Call:
     model: nn.Module
     leaves: list[Any]
     layout: Layout
+    batch: Batch | None
 
     @property
     def has_no_data(self) -> bool:
         """Whether the model or its inputs are on the meta device."""
         held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
         return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
-
-    @cached_property
-    def batch(self) -> Batch | None:
-        """The rows of the example."""
-        return choose_batch(self.model, self.leaves, self.layout)
 
 
 def _cascade(call: _Call, mode: str, verify: bool) -> Capture:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Hashable
+
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fxpipe.capture.situation import batch_dimension, situation_of
 from fxpipe.capture.trace import trace
@@ -57,3 +61,64 @@ def test_unhashable_constants_are_told_apart_by_identity() -> None:
     model, one, two = small.ConvNet(), {1}, {1}
     assert situation_of(model, (X, one)) == situation_of(model, (X, one))
     assert situation_of(model, (X, one)) != situation_of(model, (X, two))
+
+
+def test_arrays_are_told_apart_by_value() -> None:
+    model = small.ConvNet()
+
+    def of(array: np.ndarray) -> Hashable:
+        return situation_of(model, (X, array))
+
+    assert of(np.arange(4)) == of(np.arange(4))
+    changed = np.arange(4)
+    before = of(changed)
+    changed[0] = 7
+    others = [
+        before,
+        of(changed),
+        of(np.arange(4).reshape(2, 2)),
+        of(np.arange(4, dtype=np.int32)),
+    ]
+    assert len(set(others)) == len(others)
+
+
+def test_numbers_are_told_apart_by_what_they_compute() -> None:
+    model = small.ConvNet()
+    assert situation_of(model, (X, 0.0)) != situation_of(model, (X, -0.0))
+    assert situation_of(model, (X, float("nan"))) == situation_of(model, (X, -float("-nan")))
+
+
+def test_dtypes_of_parameters_and_buffers_count() -> None:
+    model, tokens = nn.Sequential(nn.Embedding(4, 4), nn.BatchNorm1d(4)), torch.tensor([1, 2])
+    found = [situation_of(model, (tokens,))]
+    found.append(situation_of(model.double(), (tokens,)))
+    model[1].running_mean = model[1].running_mean.half()
+    found.append(situation_of(model, (tokens,)))
+    assert len(set(found)) == 3
+
+
+def test_autocast_counts_wherever_tensors_are() -> None:
+    on_meta = X.to("meta")
+    model = small.ConvNet()
+    start = situation_of(model, (X,)), situation_of(model, (on_meta,))
+    with torch.autocast("cpu", torch.float16):
+        half = situation_of(model, (X,)), situation_of(model, (on_meta,))
+    with torch.autocast("cpu", torch.bfloat16):
+        brain = situation_of(model, (X,)), situation_of(model, (on_meta,))
+    assert len({*start, *half, *brain}) == 6
+
+
+def test_inputs_given_whole_stay_whole() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * w.sum(0)
+
+    model, w = Whole(), torch.randn(8, 4)
+    capture = trace(model, (torch.randn(16, 4), w))
+    eight = (torch.randn(8, 4), w)
+    assert situation_of(model, eight, like=capture) == capture.situation
+    assert situation_of(model, eight) != capture.situation
