@@ -22,9 +22,36 @@ _READS: Final = {
 _SIZED_BY_DATA: Final = {
     "nonzero", "masked_select", "unique", "unique_consecutive", "_unique2", "argwhere", "bincount",
     "_return_output", "_return_inverse", "_return_counts", "_unique_impl", "_unique_consecutive_impl",
-    "_pack_padded_sequence",
+    "_unique", "unique_dim", "_pack_padded_sequence", "_pad_packed_sequence",
 }  # fmt: skip
 """Functions whose result's shape depends on values."""
+
+_MAKES: Final = {
+    "arange", "range", "zeros", "ones", "full", "empty", "rand", "randn", "randint", "eye",
+}  # fmt: skip
+"""Functions that make a tensor of numbers, which may themselves be tensors of one element."""
+
+_RESHAPES: Final = {
+    "new_zeros", "new_ones", "new_full", "new_empty", "view", "reshape", "expand", "repeat",
+    "tile", "narrow", "unflatten", "broadcast_to",
+}  # fmt: skip
+"""The same, but that their first argument is no number."""
+
+_SHAPED_AS_FIRST: Final = {
+    "index_add", "index_copy", "index_fill", "index_put", "scatter", "scatter_add",
+    "scatter_reduce", "masked_scatter", "masked_fill",
+}  # fmt: skip
+"""Functions whose result has the shape of their first argument."""
+
+_RESHAPES_IN_PLACE: Final = {"resize_", "resize_as_", "set_", "squeeze_"}
+
+_IN_PLACE_OPERATORS: Final = {
+    "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__",
+}  # fmt: skip
+
+_PARTS: Final = {"__iter__": 0, "unbind": 1, "split": 2, "tensor_split": 2, "chunk": 2}
+"""Functions that return as many tensors as a size says: position of the dimension's argument."""
 
 _HOOKS: Final = {"register_hook", "retain_grad", "register_post_accumulate_grad_hook"}
 
@@ -156,12 +183,19 @@ def is_checkable(func: Any) -> bool:
     return getattr(func, "__name__", "") not in ("numpy", "__array__", "__dlpack__")
 
 
-def reads_size(func: Any) -> bool:
-    """Whether a call hands a tensor's size to Python."""
+def reads_size(func: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> bool:
+    """Whether a call hands a tensor's size to Python, be it as the number of its parts.
+
+    Parts along the last dimension do not count: it holds features.
+    """
     name = getattr(func, "__name__", "")
     if name == "__get__":
-        return bool(func.__self__.__name__ == "shape")
-    return name in ("size", "numel", "nelement", "__len__")
+        return bool(func.__self__.__name__ in ("shape", "nbytes"))
+    if name in _PARTS and args and isinstance(args[0], torch.Tensor):
+        named = (kwargs or {}).get("dim", 0)
+        dim = args[_PARTS[name]] if 0 < _PARTS[name] < len(args) else named
+        return args[0].dim() < 2 or dim not in (-1, args[0].dim() - 1)
+    return name in ("size", "numel", "nelement", "__len__", "stride")
 
 
 def is_sized_by_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -169,19 +203,38 @@ def is_sized_by_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     name = str(getattr(func, "__name__", ""))
     if name in _SIZED_BY_DATA:
         return True
+    if name in _MAKES or name in _RESHAPES:
+        numbers = (*args[name in _RESHAPES :], *kwargs.values())
+        return any(isinstance(n, torch.Tensor) for number in numbers for n in _items(number))
     if name == "where":
         return len(args) + len(kwargs) == 1
+    if name == "one_hot":
+        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     if name == "repeat_interleave":
-        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0] if args else None)
         return isinstance(repeats, torch.Tensor) and kwargs.get("output_size") is None
     if name == "__getitem__":
-        return any(_is_mask(index) for index in _indices(args[1]))
+        return any(_is_mask(index) or _has_tensor_bounds(index) for index in _items(args[1]))
     return False
 
 
-def _indices(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
+def is_shaped_as_first(func: Any) -> bool:
+    """Whether a call's result has the shape of its first argument, whatever the others are."""
+    name = str(getattr(func, "__name__", ""))
+    if name in _SHAPED_AS_FIRST or name == "__setitem__":
+        return True
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (in_place and name not in _RESHAPES_IN_PLACE) or name in _IN_PLACE_OPERATORS
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def _is_mask(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _has_tensor_bounds(index: Any) -> bool:
+    bounds = (index.start, index.stop, index.step) if isinstance(index, slice) else ()
+    return any(isinstance(bound, torch.Tensor) for bound in bounds)

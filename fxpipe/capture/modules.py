@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
 from fxpipe.capture.containers import tensors
@@ -21,7 +22,7 @@ from fxpipe.capture.spans import (
     special_container,
 )
 from fxpipe.capture.values import Dependence
-from fxpipe.capture.watch import Effects, storage_key
+from fxpipe.capture.watch import Effects
 from fxpipe.ir.capture import Span
 
 if TYPE_CHECKING:
@@ -109,15 +110,19 @@ class Modules:
         path, call, via = place
         given = tuple(self._values.argument(value, path) for value in args)
         named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
+        sized = self._values.is_sized_by_data(_shaping(module, args, kwargs))
         objects = mutable_arguments((args, kwargs))
-        held = _buffers(module)
+        held = _buffers(module, path)
         self.leaf = path
         try:
             with self._recorder.watch.measure() as effects:
                 result = self._recorder.run_leaf(module, run, args, kwargs)
         finally:
             self.leaf = None
-        effects.writes |= _replaced(held, _buffers(module))
+        for name, buffer in _buffers(module, path).items():
+            if buffer is not held.get(name):
+                self._script.replace_buffer(name, held.get(name), buffer, effects)
+                self._values.hidden[id(buffer)] = (buffer, path)
         self._random = python_random() if self._recorder.decisions.watch_random else ()
         changed = changed_argument(objects)
         if changed is not None:
@@ -127,7 +132,7 @@ class Modules:
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
         self._values.changed_by_modules.update(node.meta["buffers"])
-        self._values.bind(result, node, Dependence.WEIGHTS)
+        self._values.bind(result, node, Dependence.WEIGHTS, sized)
         return result
 
     def hide(self, result: Any) -> None:
@@ -201,24 +206,29 @@ class Modules:
         if path:
             reason = f"it keeps a tensor in its attribute {name!r}"
             raise KeepWholeError(reason, path, self._script.sources.here(), f"self.{name} = …")
-        old = module._buffers.get(name)
-        effects = Effects(writes=set() if old is None else {storage_key(old)})
+        effects = Effects()
+        if name in module._buffers:
+            self._script.replace_buffer(name, module._buffers[name], value, effects)
         args = (self._script.constant(module), name, self._values.argument(value))
         self._script.emit("call_function", ops.set_attribute, args, effects=effects)
 
 
-def _buffers(module: nn.Module) -> dict[tuple[int, str], torch.Tensor]:
-    """All buffers inside a module, by place."""
+def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the shapes of a leaf's results may depend on.
+
+    A packed sequence comes back packed; the final states beside it have one item a row.
+    """
+    given = (*args, *kwargs.values())
+    if isinstance(module, nn.RNNBase):
+        return [value for value in given if not isinstance(value, PackedSequence)]
+    return given
+
+
+def _buffers(module: nn.Module, path: str) -> dict[str, torch.Tensor]:
+    """All buffers inside a module, by name in the model."""
     return {
-        (index, name): buffer
-        for index, inner in enumerate(module.modules())
+        f"{path}.{name}" if path else name: buffer
+        for path, inner in module.named_modules(prefix=path, remove_duplicate=False)
         for name, buffer in inner._buffers.items()
         if buffer is not None
     }
-
-
-def _replaced(
-    before: dict[tuple[int, str], torch.Tensor], after: dict[tuple[int, str], torch.Tensor]
-) -> set[int]:
-    """Storage keys of the buffers that are another tensor now: as good as written into."""
-    return {storage_key(old) for place, old in before.items() if after.get(place) is not old}

@@ -20,6 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.utils import checkpoint as checkpoint_module
 
 from fxpipe import ops
+from fxpipe.capture import packing
 
 if TYPE_CHECKING:
     from fxpipe.capture.recorder import Recorder
@@ -106,6 +107,7 @@ def _install() -> None:
     _replace(checkpoint_module, "_checkpoint_without_reentrant_generator", _no_checkpoint)
     _replace(_SingleLevelFunction, "apply", classmethod(_apply))
     _replace(torch.jit.ScriptFunction, "__call__", _script_call)
+    _undo.append(packing.install())
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:

@@ -124,7 +124,7 @@ class Recorder(TorchFunctionMode):
         if not functions.may_record(func):
             return func(*args, **kwargs)
         on = self.values.dependence((args, kwargs))
-        if functions.reads_size(func) and self.values.is_sized_by_data(args):
+        if functions.reads_size(func, args, kwargs) and self.values.is_sized_by_data(args[:1]):
             raise self.keep_whole("its Python code depends on a size that depends on data", func)
         if on is not Dependence.NOTHING and functions.reads_data(func):
             return self._decide(func, args, kwargs, on)
@@ -167,6 +167,8 @@ class Recorder(TorchFunctionMode):
             if self.is_small(self.script.frame.path):
                 raise self.keep_whole("the shape of a result depends on values of tensors", func)
             return True
+        if args and functions.is_shaped_as_first(func):
+            return self.values.is_sized_by_data(args[0])
         return self.values.is_sized_by_data((args, kwargs))
 
     def _arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -227,14 +229,42 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """The result of a function that is not looked into: one node ``target(function, …)``."""
         with self.paused():
-            on = self.values.dependence((args, kwargs))
-            given = tuple(self.values.argument(value) for value in args)
-            named = {name: self.values.argument(value) for name, value in kwargs.items()}
-            with self.watch.measure() as effects:
-                result = run(*args, **kwargs)
-            given = (self.script.constant(function), *given)
-            node = self.script.emit("call_function", target, given, named, result, effects)
-            self.values.bind(result, node, Dependence.WEIGHTS if effects.draws else on)
+            sized = self.values.is_sized_by_data((args, kwargs))
+            leading = (self.script.constant(function),)
+            return self._opaque(target, leading, run, args, kwargs, sized)
+
+    def whole(
+        self,
+        function: Callable[..., Any],
+        run: Run,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sized: bool,
+    ) -> Any:
+        """The result of an importable function that is not looked into: one node.
+
+        `sized`: whether the shapes of its results depend on values of tensors.
+        """
+        with self.paused():
+            return self._opaque(function, (), run, args, kwargs, sized)
+
+    def _opaque(
+        self,
+        target: Callable[..., Any],
+        leading: tuple[Any, ...],
+        run: Run,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sized: bool,
+    ) -> Any:
+        on = self.values.dependence((args, kwargs))
+        given = tuple(self.values.argument(value) for value in args)
+        named = {name: self.values.argument(value) for name, value in kwargs.items()}
+        with self.watch.measure() as effects:
+            result = self.run_function(run, args, kwargs)
+        given = (*leading, *given)
+        node = self.script.emit("call_function", target, given, named, result, effects)
+        self.values.bind(result, node, Dependence.WEIGHTS if effects.draws else on, sized)
         return result
 
 

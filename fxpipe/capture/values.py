@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.fx
+from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
 from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
+
+_SIZED_PARTS = (0, 1)
+"""Of a packed sequence: its data and the batch sizes of the steps; the rest has one item a row."""
 
 _KEYS = (str, int, float, bool, type(None), torch.dtype)
 
@@ -126,7 +130,8 @@ class Values:
 
         Args:
             on: what the value is computed from.
-            sized_by_data: whether its shape depends on values of tensors.
+            sized_by_data: whether shapes inside it depend on values of tensors. Those of packed
+                sequences always do.
         """
         self._bind(value, node, (on, sized_by_data), set())
 
@@ -134,9 +139,9 @@ class Values:
         self, value: Any, node: torch.fx.Node, how: tuple[Dependence, bool], seen: set[int]
     ) -> None:
         self._dependence[node] = how[0]
-        if how[1]:
-            self._sized_by_data.add(node)
         if isinstance(value, torch.Tensor):
+            if how[1] and value.dim():
+                self._sized_by_data.add(node)
             self._assign(value, node)
             return
         if id(value) in seen or not holds_tensors(value):
@@ -148,9 +153,11 @@ class Values:
         parts, children = apart
         if parts.shape is Shape.OBJECT:
             self._made[id(value)] = (value, node)
+        packed = isinstance(value, PackedSequence)
         for step, inner in zip(parts.steps(), children, strict=True):
             if holds_tensors(inner):
-                self._bind(inner, self._unpack(node, step, inner), how, seen)
+                part = (how[0], step in _SIZED_PARTS) if packed else how
+                self._bind(inner, self._unpack(node, step, inner), part, seen)
 
     def _unpack(self, node: torch.fx.Node, step: Any, inner: Any) -> torch.fx.Node:
         if isinstance(step, str) and step.startswith("."):

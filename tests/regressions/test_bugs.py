@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import fxpipe
+from tests.reference import run_eager_step
 
 
 def mean_square(output: Tensor, target: Any = None) -> Tensor:
@@ -276,3 +279,99 @@ def test_hooks_and_forward_see_what_the_other_has_written() -> None:
         seen.clear()
         pipe(rows(4))
         assert seen == [(2, True), (2, True)]
+
+
+# ---- sizes that depend on data ---------------------------------------------------------------------
+
+
+class MeanOverSelected(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = self.first(x[mask])
+        return self.second(h).square().sum() / h.shape[0]
+
+
+# That a size depends on data was forgotten at every layer: the number of selected rows was taken for
+# a multiple of the batch size.
+def test_the_number_of_selected_rows_is_no_multiple_of_the_batch() -> None:
+    mask = torch.tensor([True, False, True, True])
+    with pytest.raises(fxpipe.CaptureError, match="a size that depends on data"):
+        fxpipe.trace(MeanOverSelected(), (rows(4), mask))
+
+
+class PackedTagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        h, _ = self.recurrent(packed)
+        return mean_square(self.head(pad_packed_sequence(h, batch_first=True)[0]))
+
+
+# The longest sequence of the example was taken for that of every micro-batch.
+def test_packed_sequences_are_as_long_as_the_longest_of_their_micro_batch() -> None:
+    torch.manual_seed(0)
+    model = PackedTagger()
+    x, lengths = rows(4 * 6).view(4, 6, 8), torch.tensor([6, 6, 3, 2])
+    expected = sum(model(x[part], lengths[part]) / 2 for part in (slice(0, 2), slice(2, 4)))
+    with compiled(model, "head", chunks=2) as pipe:
+        assert torch.equal(pipe.step(x, lengths).loss, expected)
+
+
+# ---- the caller's tensors ------------------------------------------------------------------------
+
+
+# A rerun read the caller's batch as it was by then: a loader that uses one buffer for all batches gave
+# wrong gradients without a word.
+def test_an_input_that_has_changed_before_the_rerun_is_told() -> None:
+    with compiled(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), recompute="always") as pipe:
+        x = rows()
+        y = pipe(x)
+        x.zero_()
+        with pytest.raises(fxpipe.FxPipeError, match="changed in place since the forward"):
+            mean_square(y).backward()
+        mean_square(pipe(x)).backward()
+
+
+class WritesIntoInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, whole: Tensor) -> Tensor:
+        x.mul_(2)
+        whole.add_(1)
+        return self.last(torch.tanh(self.first(x) * whole))
+
+
+# A model that writes into its input wrote once more in the rerun; without reruns the next micro-batch
+# wrote into what the graph of this one had saved.
+@pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_inputs_that_the_model_writes_into(recompute: str, schedule: str) -> None:
+    model = WritesIntoInput()
+    eager = copy.deepcopy(model)
+    x, whole = rows(), torch.ones(1, 8)
+    with compiled(
+        model,
+        "last",
+        recompute=recompute,
+        schedule=schedule,
+        example_args=(rows(), torch.ones(1, 8)),
+    ) as pipe:
+        pipe.step(x, whole, loss_fn=mean_square)
+    expected = run_eager_step(
+        eager, (again := rows(), whole_again := torch.ones(1, 8)), chunks=4, loss_fn=mean_square
+    )
+    assert expected.loss is not None
+    assert same(grads_of(model), grads_of(eager))
+    assert torch.equal(x, again)
+    assert torch.equal(whole, whole_again)
+    assert whole[0, 0].item() == 5.0

@@ -12,6 +12,7 @@ from fxpipe import ops
 from fxpipe.capture.functions import (
     as_node,
     is_checkable,
+    is_shaped_as_first,
     is_sized_by_data,
     may_write,
     reads_data,
@@ -110,10 +111,58 @@ def test_reads_of_values() -> None:
         (T.__getitem__, (X, (slice(None), torch.tensor([0]))), {}, False),
         (torch.repeat_interleave, (X, torch.tensor([1, 2])), {"dim": 0}, True),
         (torch.repeat_interleave, (X, 2), {}, False),
+        (torch.repeat_interleave, (torch.tensor([1, 2]),), {}, True),
+        (torch.repeat_interleave, (X,), {"repeats": 2}, False),
+        (T.repeat_interleave, (X, torch.tensor([1, 2])), {"output_size": 3}, False),
+        (F.one_hot, (torch.tensor([1, 2]),), {}, True),
+        (F.one_hot, (torch.tensor([1, 2]), 5), {}, False),
+        (F.one_hot, (torch.tensor([1, 2]),), {"num_classes": 5}, False),
+        (T.__getitem__, (X, (slice(None), slice(torch.tensor(2)))), {}, True),
+        (T.__getitem__, (X, slice(2)), {}, False),
+        (torch.arange, (torch.tensor(2),), {}, True),
+        (torch.zeros, ((2, torch.tensor(2)),), {}, True),
+        (torch.zeros, (2, 2), {}, False),
+        (T.narrow, (X, 0, 0, torch.tensor(2)), {}, True),
+        (T.narrow, (X, 0, 0, 2), {}, False),
+        (torch.unique, (X,), {}, True),
     ],
 )
 def test_results_sized_by_data(func: Any, args: Any, kwargs: Any, sized: bool) -> None:
     assert is_sized_by_data(func, args, kwargs) is sized
+
+
+@pytest.mark.parametrize(
+    ("func", "shaped"),
+    [
+        (T.add_, True),
+        (T.__iadd__, True),
+        (T.__setitem__, True),
+        (T.index_add, True),
+        (T.resize_, False),
+        (T.data.__set__, False),
+        (T.add, False),
+        (T.__add__, False),
+    ],
+)
+def test_results_shaped_as_their_first_argument(func: Any, shaped: bool) -> None:
+    assert is_shaped_as_first(func) is shaped
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "reads"),
+    [
+        (T.__iter__, (X,), {}, True),
+        (T.unbind, (X,), {}, True),
+        (T.unbind, (X, 1), {}, False),
+        (T.chunk, (X, 2), {}, True),
+        (T.chunk, (X, 2, -1), {}, False),
+        (torch.split, (X, 2), {"dim": -1}, False),
+        (torch.split, (X[0], 2), {"dim": -1}, True),
+        (T.sum, (X,), {}, False),
+    ],
+)
+def test_the_number_of_parts_is_a_size(func: Any, args: Any, kwargs: Any, reads: bool) -> None:
+    assert reads_size(func, args, kwargs) is reads
 
 
 def test_reads_of_sizes() -> None:

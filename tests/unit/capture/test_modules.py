@@ -156,3 +156,40 @@ def test_backward_hooks_keep_a_module_whole() -> None:
     calls.clear()
     GraphRunner.of(capture, model).run([X])[0].sum().backward()
     assert calls == [1]
+
+
+class Selects(nn.Module):
+    """A size that depends on data, read after a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x[mask])
+        h = h[0] if isinstance(h, tuple) else h
+        return h.sum() / h.shape[0]
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(4, 4), nn.LayerNorm(4), nn.LSTM(4, 4), nn.Sequential(nn.Dropout(0.0))]
+)
+def test_layers_pass_on_that_a_size_depends_on_data(layer: nn.Module) -> None:
+    x = torch.randn(4, 4)
+    mask = torch.tensor([True, True, False, True])
+    with pytest.raises(CaptureError, match="a size that depends on data"):
+        trace(Selects(layer), (x, mask))
+
+
+def test_a_loss_has_no_size() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss = nn.MSELoss()
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            y = x + self.loss(x[mask], x[mask] * 2)
+            return y.view(y.shape[0], -1)
+
+    x = torch.randn(4, 4)
+    assert trace(Loss(), (x, x[:, 0] > 0)).leaves == ()

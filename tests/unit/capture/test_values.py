@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from fxpipe import ops
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
@@ -102,6 +103,22 @@ def test_sizes_that_depend_on_data(values: Values, script: Script) -> None:
     values.bind(found, node, Dependence.INPUTS, sized_by_data=True)
     assert values.is_sized_by_data([X, found])
     assert not values.is_sized_by_data(X)
+
+
+def test_packed_data_is_sized_by_data_and_indices_are_not(values: Values, script: Script) -> None:
+    packed = pack_padded_sequence(
+        torch.ones(2, 2, 1), torch.tensor([2, 1]), True, enforce_sorted=False
+    )
+    node = script.emit("call_module", "lstm", (), value=packed)
+    values.bind(packed, node, Dependence.WEIGHTS)
+    assert [values.is_sized_by_data(part) for part in packed] == [True, True, False, False]
+
+
+def test_scalars_have_no_size(values: Values, script: Script) -> None:
+    loss = torch.tensor(1.0)
+    node = script.emit("call_function", torch.sum, (), value=loss)
+    values.bind(loss, node, Dependence.INPUTS, sized_by_data=True)
+    assert not values.is_sized_by_data(loss)
 
 
 def test_aliases_are_forgotten_unless_returned(values: Values, script: Script) -> None:
