@@ -33,6 +33,7 @@ class Frame:
         root: the loss, times its weight.
         outputs: gradient edges of the model's outputs (last stage of a call without loss).
         replay: what a rerun of the forward needs; None if it will not be rerun.
+        versions: of the caller's tensors among the inputs, for a rerun.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Frame:
         "replay",
         "root",
         "sends",
+        "versions",
     )
 
     def __init__(self, reads: int, writes: int) -> None:
@@ -57,6 +59,7 @@ class Frame:
         self.root: Tensor | None = None
         self.outputs: list[Edges] = []
         self.replay: Found | None = None
+        self.versions: list[int] = []
 
     def forget_graph(self) -> None:
         """Let go of everything but the gradients to be handed on."""

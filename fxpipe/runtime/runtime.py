@@ -96,6 +96,7 @@ class Runtime:
         tied = tied_parameters(model, programs)
         self._runners: list[StageRunner] = []
         names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
+        written = _written_inputs(capture)
         for program in programs:
             lane = lanes[placement.rank_of(program.stage)]
             weights = StageWeights(
@@ -109,7 +110,9 @@ class Runtime:
             )
             ports = Ports.of(program, graph, names)
             is_last = program.stage == len(programs) - 1
-            self._runners.append(StageRunner(program, ports, weights, lane, is_last=is_last))
+            self._runners.append(
+                StageRunner(program, ports, weights, lane, is_last=is_last, written=written)
+            )
         self._layout = Layout(
             signature=capture.signature,
             graph=graph,
@@ -345,6 +348,16 @@ def _handed_out(state: Step) -> list[Tensor]:
     values = [*state.losses, *(leaf for leaves in state.outputs for leaf in leaves)]
     values += [grad for grads in state.input_grads for grad in grads]
     return [value for value in values if isinstance(value, Tensor)]
+
+
+def _written_inputs(capture: Capture) -> frozenset[str]:
+    """The placeholders whose memory the model writes into."""
+    nodes = capture.graph.nodes
+    written = {storage for node in nodes for storage in node.meta.get("mutates", ())}
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    return frozenset(
+        node.name for node in inputs if written.intersection(node.meta.get("storages", ()))
+    )
 
 
 def _file_of(stage: Any) -> str:

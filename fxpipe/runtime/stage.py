@@ -48,7 +48,18 @@ class StageRunner:
         lane: Lane,
         *,
         is_last: bool,
+        written: frozenset[str] = frozenset(),
     ) -> None:
+        """A runner.
+
+        Args:
+            program: the stage's.
+            ports: where its values are found.
+            weights: what it is bound to.
+            lane: access to its device.
+            is_last: whether it makes the model's outputs.
+            written: the caller's tensors that the model writes into.
+        """
         self.stage = program.stage
         self.program = program
         self.ports = ports
@@ -61,6 +72,11 @@ class StageRunner:
         self._returns_writes = tuple(e.value for e in ports.writes) == program.outputs
         self._takes_reads = ports.arguments == tuple(range(len(ports.reads)))
         self._differentiable = tuple(edge.is_differentiable for edge in ports.writes)
+        self._written = tuple(
+            (at, placeholder)
+            for at, placeholder in ports.host
+            if ports.reads[at].value in written and ports.reads[at].consumers[0] == program.stage
+        )
         self._reads_first = tuple(
             (at, placeholder)
             for at, placeholder in ports.host
@@ -81,6 +97,7 @@ class StageRunner:
             self._read_host(frame, micro_batch, step)
         reruns = step.keeps_graph and step.reruns(micro_batch)
         frame.replay = self.weights.begin(step, micro_batch, reruns=reruns)
+        work = self._work_on_copies(frame) if self._written else ()
         if not step.keeps_graph:
             made, returned = self._call(frame.inputs, step)
             frame.inputs = []
@@ -91,6 +108,22 @@ class StageRunner:
             self._forward_to_rerun(frame, micro_batch, step)
         else:
             self._forward_with_graph(frame, micro_batch, step)
+        for placeholder, copy in work:
+            # No new version of the caller's tensor: its other micro-batches have not been changed.
+            step.inputs[micro_batch][placeholder].data.copy_(copy.detach())
+
+    def _work_on_copies(self, frame: Frame) -> Sequence[tuple[int, torch.Tensor]]:
+        """Put copies in place of inputs that the forward writes into.
+
+        Eager differentiates a micro-batch before the next one is there. Here the next one comes
+        first, and would write into what this one's graph has saved.
+        """
+        copies = []
+        for at, placeholder in self._written:
+            given = frame.inputs[at]
+            copy = frame.inputs[at] = given.detach().clone().requires_grad_(given.requires_grad)
+            copies.append((placeholder, copy))
+        return copies
 
     def _forward_to_rerun(self, frame: Frame, micro_batch: int, step: Step) -> None:
         """A forward whose graph is thrown away: its inputs and buffers are kept instead.
@@ -100,12 +133,33 @@ class StageRunner:
         """
         with saved_tensors_hooks(_save_nothing, _unpack_nothing):
             values = Entry(frame.inputs, self._anchor).close()
+            if self._written:
+                self._work_on_copies(frame)  # the rerun's; what is in `values` is changed now
+            frame.versions = self._versions(frame)
             made, returned = self._call(values, step)
             frame.sends = [seal(value) for value in made]
             if self._is_last:
                 self._note_result(frame, returned, micro_batch, step)
         frame.root = None
         frame.outputs = []
+
+    def _versions(self, frame: Frame) -> list[int]:
+        """Of the caller's tensors: how often they have been written into."""
+        return [
+            0 if frame.inputs[at].is_inference() else frame.inputs[at]._version
+            for at, _ in self.ports.host
+        ]
+
+    def _check_versions(self, frame: Frame) -> None:
+        for (at, _), before, now in zip(
+            self.ports.host, frame.versions, self._versions(frame), strict=True
+        ):
+            if before != now:
+                raise ExecutionError(
+                    f"the input {self.ports.reads[at].value!r} has been changed in place since the "
+                    "forward: with recompute= its values are needed until the backward. Give the "
+                    "pipeline a copy (tensor.clone()), or change the tensor after the backward"
+                )
 
     def _read_host(self, frame: Frame, micro_batch: int, step: Step) -> None:
         inputs = step.inputs[micro_batch]
@@ -242,6 +296,7 @@ class StageRunner:
         frame.handed = entry.gradients()
 
     def _rerun(self, frame: Frame, micro_batch: int, step: Step) -> None:
+        self._check_versions(frame)
         with torch.enable_grad():
             entry = Entry(frame.inputs, self._anchor)
             values = entry.close()
