@@ -13,7 +13,7 @@ from fxpipe.capture.naming import candidate, safe
 from fxpipe.capture.sources import Sources
 from fxpipe.capture.spans import Frame
 from fxpipe.capture.specs import Storages, spec_of
-from fxpipe.capture.watch import Effects
+from fxpipe.capture.watch import Effects, storage_key
 
 CONSTANT = "_fxpipe_constant_"
 """Prefix of the names of objects that are not the model's own."""
@@ -128,4 +128,16 @@ class Script:
 
     def _written_buffers(self, effects: Effects) -> tuple[str, ...]:
         written = (name for key, name in self.buffer_names.items() if key in effects.writes)
-        return tuple(dict.fromkeys(written))
+        return tuple(dict.fromkeys((*written, *sorted(effects.replaces))))
+
+    def replace_buffer(
+        self, name: str, old: torch.Tensor | None, new: torch.Tensor, effects: Effects
+    ) -> None:
+        """Note that a buffer is another tensor now: as good as written into."""
+        effects.replaces.add(name)
+        if old is not None:
+            key = storage_key(old)
+            effects.writes.add(key)
+            if self.buffer_names.get(key) == name:
+                del self.buffer_names[key]
+        self.buffer_names[storage_key(new)] = name

@@ -29,10 +29,12 @@ class Effects:
     Attributes:
         draws: how many operators took numbers from a default generator.
         writes: keys of the storages written into (see `storage_key`).
+        replaces: names of the buffers that are another tensor now.
     """
 
     draws: int = 0
     writes: set[int] = field(default_factory=set)
+    replaces: set[str] = field(default_factory=set)
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -7,7 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fxpipe import ops
+from fxpipe.analysis.cuts import legal_cuts
 from fxpipe.capture.trace import trace
+from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.spec import TensorSpec
 from tests.unit.capture import small
@@ -153,3 +155,83 @@ def test_buffers_that_are_replaced_count_as_changed(mode: str) -> None:
     assert meta(leaf, "parts_0", "buffers") == ("parts.0.average",)
     root = trace(small.KeepsBuffer(), (X,), mode=mode)
     assert meta(root, "set_attribute", "buffers") == ("average",)
+
+
+class KeepsMean(nn.Module):
+    """Replaces a buffer at each call; it may start as None."""
+
+    def __init__(self, start: torch.Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("mean", start)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = x.detach().mean(0)
+        return x - self.mean
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_every_replacement_of_a_buffer_counts(mode: str) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.keeps, self.linear = KeepsMean(torch.zeros(4)), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.keeps(self.linear(self.keeps(x)))
+
+    capture = trace(Twice(), (X,), mode=mode)
+    found = {node.name: node.meta["buffers"] for node in capture.body}
+    assert found == {"keeps": ("keeps.mean",), "linear": (), "keeps_1": ("keeps.mean",)}
+    assert legal_cuts(capture) == ()
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_a_buffer_that_was_none_counts_as_changed(mode: str) -> None:
+    for model in (KeepsMean(None), small.Chain(KeepsMean(None))):
+        changed = [node.meta["buffers"] for node in trace(model, (X,), mode=mode).body]
+        assert [names for names in changed if names] in ([("mean",)], [("parts.0.mean",)])
+
+
+def test_writes_into_a_replaced_buffer_count() -> None:
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            old = self.mean
+            self.mean = x.detach().mean(0)
+            self.mean.add_(1)
+            self.mean = self.mean * 2
+            return x - self.mean + old
+
+    capture = trace(Root(), (X,))
+    assert [n.name for n in capture.body if n.meta["buffers"]] == [
+        "set_attribute",
+        "add",
+        "set_attribute_1",
+    ]
+
+
+def test_a_replaced_buffer_that_is_read_outside_is_refused() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("n", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.n = self.n + 1
+            return x
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.counts, self.linear = Counts(), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(self.counts(x)) * self.counts.n
+
+    with pytest.raises(CaptureError, match="keeps a tensor in its attribute 'n'"):
+        trace(Reads(), (X,))
+    inside = trace(small.Chain(Reads(), small.Mlp()), (X,))
+    assert [leaf.path for leaf in inside.leaves] == ["parts.0"]
