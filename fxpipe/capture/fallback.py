@@ -6,6 +6,7 @@ Recording stops with a `FallbackError`; the decisions grow by one module and rec
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from fxpipe.errors import CaptureError
 
@@ -27,6 +28,16 @@ class KeepWholeError(FallbackError):
 
 class LookInsideError(FallbackError):
     """The leaf at `path` must be looked into: tensors get past its arguments and results."""
+
+
+class RefusedError(FallbackError):
+    """No module is kept whole for this: the model cannot be recorded. `remedy`: what to do."""
+
+    def __init__(
+        self, reason: str, path: str, source: str, operation: str = "", *, remedy: str
+    ) -> None:
+        super().__init__(reason, path, source, operation)
+        self.remedy = remedy
 
 
 @dataclass
@@ -51,8 +62,10 @@ class Decisions:
         `is_layer`: whether the module at its path is a layer of torch.nn, which is never looked into.
 
         Raises:
-            CaptureError: if nothing but the whole model could be kept whole.
+            CaptureError: if nothing but the whole model could be kept whole, or nothing should be.
         """
+        if isinstance(reason, RefusedError):
+            raise root_error(reason)
         path = reason.path
         if isinstance(reason, LookInsideError) and path not in self.leaves and not is_layer:
             self.inside[path] = reason
@@ -78,6 +91,12 @@ def _parent(path: str, reason: FallbackError) -> str:
     return path.rpartition(".")[0]
 
 
+_REMEDY: Final = (
+    "move this part of forward into a submodule of its own (a module that cannot be looked into "
+    "stays whole), or switch it off by an option of the model."
+)
+
+
 def root_error(reason: FallbackError) -> CaptureError:
     """The error for something that only the whole model as one unit could do."""
     where = f"module {reason.path!r}" if reason.path else "the model's own forward"
@@ -85,6 +104,5 @@ def root_error(reason: FallbackError) -> CaptureError:
     return CaptureError(
         f"the model cannot be recorded: {reason.reason}\n  in: {where}"
         f"\n  at: {reason.source or 'unknown line'}{operation}"
-        "\n  What to do: move this part of forward into a submodule of its own (a module that cannot "
-        "be looked into stays whole), or switch it off by an option of the model."
+        f"\n  What to do: {getattr(reason, 'remedy', _REMEDY)}"
     )

@@ -183,6 +183,13 @@ def is_checkable(func: Any) -> bool:
     return getattr(func, "__name__", "") not in ("numpy", "__array__", "__dlpack__")
 
 
+def is_fractional(value: Any) -> bool:
+    """Whether what `reads_data` took out is a number that is no integer, or a list with one."""
+    if isinstance(value, list | tuple):
+        return any(map(is_fractional, value))
+    return isinstance(value, float | complex)
+
+
 def reads_size(func: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> bool:
     """Whether a call hands a tensor's size to Python, be it as the number of its parts.
 
@@ -209,7 +216,7 @@ def is_sized_by_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if name == "where":
         return len(args) + len(kwargs) == 1
     if name == "one_hot":
-        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
+        return bool((args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1)
     if name == "repeat_interleave":
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0] if args else None)
         return isinstance(repeats, torch.Tensor) and kwargs.get("output_size") is None

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from fxpipe import ops
 from fxpipe.capture import functions
 from fxpipe.capture.containers import holds_tensors
-from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError
+from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
@@ -121,6 +121,8 @@ class Recorder(TorchFunctionMode):
             raise self.keep_whole("it uses a transform of torch.func", func)
         if func is torch._C._set_grad_enabled:
             return self.regions.set_grad_enabled(bool(args[0]))
+        if func is torch.Tensor.backward:
+            raise self.keep_whole("it accumulates gradients, which no graph node shows", func)
         if not functions.may_record(func):
             return func(*args, **kwargs)
         on = self.values.dependence((args, kwargs))
@@ -184,16 +186,31 @@ class Recorder(TorchFunctionMode):
 
         Raises:
             KeepWholeError: if the module is small enough to decide for itself, or nobody else can know.
+            RefusedError: if it is a number that differs from input to input.
         """
-        checkable = on is Dependence.INPUTS and functions.is_checkable(func)
+        checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
         if not checkable or self.is_small(self.script.frame.path):
             raise self.keep_whole("its Python code depends on values of tensors", func)
         form = functions.as_node(func, args, kwargs)
         node = self.script.emit(form.op, form.target, *self._arguments(form))
         value = self.value_of(node, lambda: func(*args, **kwargs))
+        if on is Dependence.INPUTS and functions.is_fractional(value):
+            raise self._refuse_number(func)
         node.meta["spec"] = value if isinstance(value, bool | int | float) else None
         self.script.emit("call_function", ops.check_value, (node, value))
         return value
+
+    def _refuse_number(self, func: Any) -> RefusedError:
+        return RefusedError(
+            "its Python code takes a fractional number out of an input, so that nearly every "
+            "micro-batch would need a recording of its own",
+            self.script.frame.path,
+            self.script.sources.here(),
+            str(getattr(func, "__name__", func)),
+            remedy="compute with the tensor itself (x * s instead of x * s.item()); decide on a "
+            "comparison (if s > 1: instead of if s.item() > 1:); or move this part of forward into a "
+            "small submodule of its own, which then stays whole.",
+        )
 
     def is_small(self, path: str) -> bool:
         """Whether a module is no loss if it stays whole."""

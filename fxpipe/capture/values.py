@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -16,6 +17,7 @@ from fxpipe import ops
 from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
+from fxpipe.ir.spec import TensorSpec
 
 _SIZED_PARTS = (0, 1)
 """Of a packed sequence: its data and the batch sizes of the steps; the rest has one item a row."""
@@ -27,9 +29,11 @@ class Dependence(IntEnum):
     """What a value is computed from, at most."""
 
     NOTHING = 0
-    INPUTS = 1
-    """Inputs and buffers: known before the model runs."""
-    WEIGHTS = 2
+    BUFFERS = 1
+    """Buffers: known before the model runs, and the same in most runs."""
+    INPUTS = 2
+    """Inputs, and maybe buffers: known before the model runs."""
+    WEIGHTS = 3
     """Parameters, layers or random numbers: known only when the model runs."""
 
 
@@ -183,6 +187,16 @@ class Values:
             if node is now and now.name not in returned:
                 self._made[key] = (tensor, before)
 
+    def refresh(self) -> None:
+        """Note at the end which tensors autograd follows: a write through a view changes that.
+
+        Such a value crosses to another stage after its last write, as it is now.
+        """
+        for value, node in self._made.values():
+            spec = node.meta["spec"]
+            if isinstance(value, torch.Tensor) and isinstance(spec, TensorSpec):
+                node.meta["spec"] = replace(spec, requires_grad=value.requires_grad)
+
     # -- what depends on data ----------------------------------------------------------------------
 
     def dependence(self, value: Any) -> Dependence:
@@ -203,7 +217,7 @@ class Values:
         if buffer is None:
             return Dependence.NOTHING
         is_changed = str(buffer.target) in self.changed_by_modules
-        return Dependence.WEIGHTS if is_changed else Dependence.INPUTS
+        return Dependence.WEIGHTS if is_changed else Dependence.BUFFERS
 
     def is_sized_by_data(self, value: Any) -> bool:
         """Whether the shape of a tensor inside a value depends on values of tensors."""

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -142,3 +145,56 @@ def test_decision_on_a_buffer_that_a_layer_changes_cannot_be_checked() -> None:
 
     with pytest.raises(CaptureError, match="depends on values of tensors"):
         trace(Late(), (X,))
+
+
+class Scales(nn.Module):
+    def __init__(self, read: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.body = small.Mlp()
+        self.read = read
+        self.register_buffer("factor", torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) * self.read(x)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "auto"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.max().item(),
+        lambda x: float(x.max()),
+        lambda x: x[0, :1].tolist()[0],
+        lambda x: 2 if x.max().item() > 1 else 3,
+    ],
+)
+def test_fractional_numbers_out_of_inputs_are_refused(
+    read: Callable[[torch.Tensor], Any], mode: str
+) -> None:
+    with pytest.raises(CaptureError, match=r"fractional number(.|\n)*compute with the tensor"):
+        trace(Scales(read), (X,), mode=mode)
+
+
+def test_comparisons_and_integers_stay_decisions() -> None:
+    for read in (lambda x: 2 if x.max() > 1 else 3, lambda x: int(x.max())):
+        assert len(guards_of(trace(Scales(read), (X,)))) == 1
+
+
+def test_fractional_numbers_out_of_buffers_are_checked() -> None:
+    model = Scales(lambda x: 0.0)
+    model.read = lambda x: model.factor.item()
+    capture = trace(model, (X,))
+    check = GuardCheck(capture, model)
+    assert check.failed((X * 2,)) is None
+    model.factor.fill_(2.0)
+    assert check.failed((X,)) is check.guards[0]
+
+
+def test_small_module_that_takes_a_fractional_number_stays_whole() -> None:
+    class Normalizes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / x.abs().max().item()
+
+    capture = trace(small.Chain(Normalizes(), small.Mlp()), (X,))
+    assert [leaf.path for leaf in capture.leaves] == ["parts.0"]
+    assert guards_of(capture) == ()
