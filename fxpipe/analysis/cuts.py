@@ -8,6 +8,8 @@ forbids the positions between two nodes that must share a stage:
 - memory is only written where it was made, so that a value is final when it crosses; inputs,
   parameters, buffers and constants that are written into are used on one stage only;
 - a buffer that the forward changes is used on one stage only;
+- a value stays with the call of ``torch.autograd.grad`` that differentiates by it, and with hooks on
+  its gradient: they work on one autograd graph;
 - an object that is no tensor, plain constant or container of them does not cross.
 """
 
@@ -19,14 +21,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+import torch.autograd
+import torch.fx
+
 from fxpipe import ops
 from fxpipe.analysis.effects import changed_buffers, storages, written_storages
 from fxpipe.analysis.liveness import positions
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec, tensor_specs
 
 if TYPE_CHECKING:
-    import torch.fx
-
     from fxpipe.ir.capture import Capture
 
 _MODE_SWITCHES: Final = (ops.enter_autocast, ops.exit_autocast, ops.set_grad_enabled)
@@ -78,6 +81,7 @@ def bonds(capture: Capture) -> tuple[Bond, ...]:
         *_unpacked(graph),
         *_written(graph),
         *_stateful(graph),
+        *_differentiated(graph),
         *_unmovable(graph),
     )
     return tuple(bond for bond in found if bond.first < bond.last)
@@ -101,6 +105,14 @@ class _Graph:
         """Position of the last reader; a model output is read at the end."""
         end = len(self.body) - 1
         return max((self.position.get(user, end) for user in node.users), default=-1)
+
+    def copies(self, node: torch.fx.Node) -> tuple[int, ...]:
+        """Where a value is made; of an input, which every stage has for itself, where it is read."""
+        if node in self.position:
+            return (self.position[node],)
+        if node.op == "get_attr":  # modules read their parameters where nobody sees it
+            return (0,)
+        return tuple(self.position[user] for user in node.users if user in self.position)
 
     def between(self, found: Iterable[int], reason: str) -> Iterator[Bond]:
         """The bond from the first of some positions to the last; `reason` names them in braces."""
@@ -199,6 +211,22 @@ def _prefixes(name: str) -> Iterator[str]:
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
+
+
+def _differentiated(graph: _Graph) -> Iterator[Bond]:
+    for node, position in graph.position.items():
+        if node.target is torch.autograd.grad:
+            inputs = node.args[1] if len(node.args) > 1 else node.kwargs["inputs"]
+            reason = "{last} differentiates by a value that {first} gives or reads"
+        elif node.target is ops.call_hook:
+            inputs = node.args[0]
+            reason = "{last} hooks into the gradient of a value that {first} gives or reads"
+        else:
+            continue
+        sources: list[torch.fx.Node] = []
+        torch.fx.node.map_arg(inputs, sources.append)
+        for source in sources:
+            yield from graph.between((position, *graph.copies(source)), reason)
 
 
 def _unmovable(graph: _Graph) -> Iterator[Bond]:
