@@ -37,6 +37,7 @@ _autocast_exit = autocast.__exit__
 _checkpoint_generator = checkpoint_module._checkpoint_without_reentrant_generator
 _script_function = torch.jit.ScriptFunction.__call__
 _inference_enter = torch.inference_mode.__enter__
+_backward = torch.autograd.backward
 
 
 def active() -> Recorder | None:
@@ -107,6 +108,7 @@ def _install() -> None:
     _replace(checkpoint_module, "_checkpoint_without_reentrant_generator", _no_checkpoint)
     _replace(_SingleLevelFunction, "apply", classmethod(_apply))
     _replace(torch.jit.ScriptFunction, "__call__", _script_call)
+    _replace(torch.autograd, "backward", _accumulate)
     _undo.append(packing.install())
 
 
@@ -204,6 +206,13 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
         return _script_function(function, *args, **kwargs)
 
     return recorder.opaque(ops.call, function, run, args, kwargs)
+
+
+def _accumulate(*args: Any, **kwargs: Any) -> None:
+    recorder = active()
+    if recorder is not None:
+        raise recorder.keep_whole("it accumulates gradients, which no graph node shows", _backward)
+    _backward(*args, **kwargs)
 
 
 def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:

@@ -133,6 +133,7 @@ def record_once(
         before = python_random()
         outputs, result = _run(recorder, model, layout.unflatten(given))
         drew = python_random() != before
+    recorder.values.refresh()
     script = recorder.script
     return Recording(
         graph=script.graph,
