@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +94,15 @@ def compile(
 
     if not isinstance(model, nn.Module):
         raise TypeError(f"fxpipe.compile takes an nn.Module, got {type(model).__name__}")
+    if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
+        raise TypeError(
+            f'devices must be a list with one entry per rank, such as ["cpu"] * 2, got {devices!r}'
+        )
+    if example_args is not None and not isinstance(example_args, tuple | list):
+        raise TypeError(
+            "example_args must be a tuple of the positional inputs, got "
+            f"{type(example_args).__name__}: write example_args=(x,)"
+        )
     resolved = resolve_devices(devices)
     options = Options(
         devices=resolved,
@@ -126,7 +135,6 @@ class Line:
     stage_graph: StageGraph
     stages: tuple[StageProgram, ...]
     placement: Placement
-    key: Hashable = None
 
     def on(self, options: Options) -> Line:
         """The same cut, placed as another schedule wants it."""
@@ -208,8 +216,7 @@ def _finish(
     _warn_of_divided_hooks(model, captured, plan)
     graph = link(captured, plan)
     programs = generate(captured, plan, graph, model)
-    key = captured.situation
-    return Line(captured, costs, plan, graph, programs, _placement(plan, options), key)
+    return Line(captured, costs, plan, graph, programs, _placement(plan, options))
 
 
 def _warn_of_divided_hooks(model: nn.Module, captured: Capture, plan: PartitionPlan) -> None:

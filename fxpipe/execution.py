@@ -18,7 +18,7 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
-from fxpipe.joined import JoinedOutputs
+from fxpipe.joined import JoinedOutputs, pass_on
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane, resolve_devices
@@ -117,5 +117,6 @@ def run(
     finally:
         if backend is None:
             runner.close()
+    pass_on(capture.signature, tensors, batches, outcome.input_grads)
     output = JoinedOutputs(capture.signature, outcome.outputs, batches).result()
     return StepResult(outcome.loss, output, outcome.timeline)

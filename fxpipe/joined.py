@@ -1,14 +1,21 @@
-"""The outputs of all micro-batches as one result, and its gradients cut up again."""
+"""What is of the whole batch: its outputs joined, their gradients cut up, gradients of its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fxpipe.ir.signature import CallSignature
-from fxpipe.runtime.micro_batch import Joined, MicroBatches, gather, scatter_gradient
+from fxpipe.runtime.micro_batch import (
+    Joined,
+    MicroBatches,
+    gather,
+    gather_input_gradient,
+    scatter_gradient,
+)
 from fxpipe.runtime.values import map_tensors, tensors_in
 
 
@@ -97,3 +104,28 @@ def _marks(joined: Joined, outputs: Sequence[Sequence[Any]], at: int) -> list[bo
 
 def _requires_grad(value: Any) -> bool:
     return any(tensor.requires_grad for tensor in tensors_in(value))
+
+
+def input_gradient(
+    signature: CallSignature, at: int, batches: MicroBatches, grads: Sequence[Sequence[Any]]
+) -> Tensor | None:
+    """The gradient of a whole input, given per micro-batch those of all inputs."""
+    return gather_input_gradient(
+        signature.placeholders[at],
+        [given[at] for given in grads],
+        [inputs[at] for inputs in batches.inputs],
+    )
+
+
+def pass_on(
+    signature: CallSignature,
+    tensors: Sequence[Tensor],
+    batches: MicroBatches,
+    grads: Sequence[Sequence[Any]],
+) -> None:
+    """Run the inputs' gradients back into whatever graph the caller made the inputs with."""
+    wanted = [at for at, tensor in enumerate(tensors) if tensor.requires_grad]
+    pairs = [(tensors[at], input_gradient(signature, at, batches, grads)) for at in wanted]
+    found = [(tensor, grad) for tensor, grad in pairs if grad is not None]
+    if found:
+        torch.autograd.backward([tensor for tensor, _ in found], [grad for _, grad in found])

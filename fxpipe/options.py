@@ -60,6 +60,11 @@ class Options:
             _check_choice("costs", self.costs, COSTS)
         if isinstance(self.backend, str):
             _check_choice("backend", self.backend, BACKENDS)
+        if not (isinstance(self.schedule, str | Schedule) or callable(self.schedule)):
+            raise TypeError(
+                "schedule must be a name, a Schedule or a function of stages, ranks and "
+                f"micro-batches, got {self.schedule!r}"
+            )
         if isinstance(self.cuts, str):
             raise TypeError(
                 f"cuts must be a list of names, got the single string {self.cuts!r}: "

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from fxpipe.capture.batch import find_batch, resized
-from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
-from fxpipe.capture.situation import batch_dimension, situation_of
-from fxpipe.compiler import Line, first_line, next_line
+from fxpipe.compiler import Line
 from fxpipe.errors import CaptureError, ExecutionError
 from fxpipe.execution import StepResult
 from fxpipe.ir.cost import CostProfile
@@ -25,16 +23,16 @@ from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.options import Options
+from fxpipe.recordings import Recordings
 from fxpipe.report import report
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane
-from fxpipe.runtime.together import together
 from fxpipe.situation import Seed, Situation, predict_step, step_schedule
 
-_MAX_SITUATIONS: Final = 32
-"""Recordings kept besides the first: modes, sequence lengths, argument structures."""
+_RUNNING: Final[ContextVar[frozenset[int]]] = ContextVar("fxpipe_running", default=frozenset())
+"""Pipelines that the current context runs inside of."""
 
 
 class Pipeline(nn.Module):
@@ -53,10 +51,9 @@ class Pipeline(nn.Module):
         self.__dict__["_model"] = model
         super().__init__()
         self._options = options
-        self._line = line
-        self._situations: dict[Hashable, Situation] = {}
         self._backend = _backend(options)
         self._lanes = [open_lane(device) for device in options.devices]
+        self._recordings = Recordings(model, options, self._lanes, self._backend, line)
         self._lock = threading.RLock()
         self._closed = False
         self.steps_done = 0
@@ -109,13 +106,46 @@ class Pipeline(nn.Module):
         """Load the model's state."""
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load the model's part of the state of a module that holds this pipeline."""
+        own = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
+        try:
+            found = self.module.load_state_dict(own, strict=False)
+        except RuntimeError as error:
+            error_msgs.append(str(error))
+            return
+        missing_keys += [prefix + key for key in found.missing_keys]
+        unexpected_keys += [prefix + key for key in found.unexpected_keys]
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """The model's submodule of that name."""
+        return self.module.get_submodule(target)
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """The model's parameter of that name."""
+        return self.module.get_parameter(target)
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The model's buffer of that name."""
+        return self.module.get_buffer(target)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:
         """What is known of the cut."""
-        made = str(self._line.plan) if self._line is not None else "not captured yet"
+        line = self._recordings.line
+        made = str(line.plan) if line is not None else "not captured yet"
         return f"{made}; {len(self._options.devices)} ranks, {self._options.chunks} micro-batches"
 
     # ---- running ---------------------------------------------------------------------------------
@@ -134,10 +164,10 @@ class Pipeline(nn.Module):
             CaptureError: if this is a new way to call the model and cannot be recorded.
             ValueError: if the batched inputs have different numbers of rows, or none.
         """
-        situation = self._situation(args, kwargs)
-        seed = self._seed(situation)
-        parameters = [p for p in self.parameters() if p.requires_grad]
-        with self._lock:
+        with self._turn():
+            situation = self._recordings.situation(args, kwargs)
+            seed = self._seed(situation)
+            parameters = [p for p in self.parameters() if p.requires_grad]
             if torch.is_grad_enabled() and _follows(args, kwargs, parameters):
                 result = situation.differentiable(args, kwargs, seed, parameters)
             else:
@@ -172,10 +202,13 @@ class Pipeline(nn.Module):
             ScheduleError: if the schedule does not fit the number of micro-batches.
             ValueError: if inputs, target or loss are not as described.
         """
-        situation = self._situation(args, kwargs)
-        if isinstance(loss_fn, nn.Module):
-            self._lanes[situation.line.placement.ranks[-1]].adopt(_tensors_of(loss_fn))
-        with self._lock:
+        if loss_fn is not None and not callable(loss_fn):
+            raise TypeError(f"loss_fn must be a function of output and target, got {loss_fn!r}")
+        with self._turn():
+            situation = self._recordings.situation(args, kwargs)
+            if isinstance(loss_fn, nn.Module):
+                last = self._lanes[situation.line.placement.ranks[-1]]
+                last.adopt([*loss_fn.parameters(), *loss_fn.buffers()])
             outcome, output = situation.step(
                 args,
                 kwargs,
@@ -189,8 +222,31 @@ class Pipeline(nn.Module):
 
     def capture(self, *args: Any, **kwargs: Any) -> Self:
         """Record the model for this way of calling it, without running the batch."""
-        self._situation(args, kwargs)
+        with self._turn():
+            self._recordings.situation(args, kwargs)
         return self
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call after another, whichever threads they come from.
+
+        Raises:
+            ExecutionError: if the pipeline is closed, or this is called from one of its own stages.
+        """
+        running = _RUNNING.get()
+        if id(self) in running:
+            raise ExecutionError(
+                "a pipeline cannot be called from inside its own step (its loss, a hook, a stage): "
+                "call the model itself (pipe.module) there"
+            )
+        if self._closed:
+            raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
+        with self._lock:
+            token = _RUNNING.set(running | {id(self)})
+            try:
+                yield
+            finally:
+                _RUNNING.reset(token)
 
     def _seed(self, situation: Situation) -> Seed:
         if not situation.draws:
@@ -198,68 +254,6 @@ class Pipeline(nn.Module):
         if self._options.seed is not None:
             return Seed(self._options.seed, self.steps_done)
         return Seed(int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64)), 0)
-
-    def _situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Situation:
-        if self._closed:
-            raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
-        like = self._line.capture if self._line is not None else None
-        key = situation_of(self.module, args, kwargs, like=like)
-        found = self._situations.get(key)
-        if found is None:
-            with self._lock:
-                found = self._record(args, kwargs, key)
-                self._situations[found.line.key if like is None else key] = found
-            if len(self._situations) > _MAX_SITUATIONS:
-                del self._situations[next(iter(self._situations))]
-        return found
-
-    def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Hashable) -> Situation:
-        some_args, some_kwargs = self._micro_batch(args, kwargs)
-        if self._line is None:
-            line = first_line(self.module, some_args, some_kwargs, self._options)
-            self._line = line
-        elif self._line.key == key:
-            line = self._line
-        else:
-            line = self._next_line(some_args, some_kwargs)
-        return self._ready(line)
-
-    def _ready(self, line: Line) -> Situation:
-        return Situation(
-            self.module, line, self._lanes, self._backend, self._options, self._record_variant
-        )
-
-    def _record_variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Situation:
-        """The situation of a micro-batch that decides otherwise than those recorded before."""
-        return self._ready(self._next_line(args, kwargs))
-
-    def _next_line(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Line:
-        """Recorded where the inputs are: the stages may have spread the model over devices."""
-        leaves = pytree.tree_leaves((args, kwargs))
-        device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
-        with together(_tensors_of(self.module), device):
-            return next_line(self.module, args, kwargs, self._options, self._made)
-
-    def _micro_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with as many rows as the first micro-batch, but two at least."""
-        leaves, layout = flatten((args, dict(kwargs)))
-        if self._line is None:
-            batch = choose_batch(self.module, leaves, layout)
-        else:
-            batch = find_batch(leaves, batch_dimension(self._line.capture))
-        if batch is not None:
-            if batch.size == 0:
-                raise ValueError("the batch is empty: it has 0 rows")
-            rows = max(2, -(-batch.size // min(self._options.chunks, batch.size)))
-            # No input that is given whole may look as if it had the micro-batch's rows.
-            others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
-            while rows in others:
-                rows += 1
-            leaves = resized(leaves, batch, rows)
-        some: tuple[tuple[Any, ...], dict[str, Any]] = layout.unflatten(leaves)
-        return some
 
     # ---- what the compiler made ------------------------------------------------------------------
 
@@ -310,20 +304,20 @@ class Pipeline(nn.Module):
 
     @property
     def _made(self) -> Line:
-        if self._line is None:
+        if self._recordings.line is None:
             raise CaptureError(
                 "this pipeline has not captured its model yet: call it once, or give "
                 "fxpipe.compile an example batch (example_args=..., example_kwargs=...)"
             )
-        return self._line
+        return self._recordings.line
 
     # ---- life ------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy (also by pickle) holds its own model and the same cut; it captures anew."""
-        options = self._options
-        if self._line is not None:
-            options = replace(options, cuts=self._line.plan)
+        """A copy (also by pickle) holds its own model and the same cuts; it captures anew."""
+        options, line = self._options, self._recordings.line
+        if line is not None and line.plan.starts:
+            options = replace(options, cuts=line.plan.starts)
         return _remake, (self.module, options, self.steps_done)
 
     def replace(self, **choices: Any) -> Pipeline:
@@ -350,15 +344,15 @@ class Pipeline(nn.Module):
                 f"{', '.join(wrong)} cannot be replaced (only {', '.join(sorted(allowed))}): "
                 "compile the model anew"
             )
-        options = replace(self._options, **choices)
-        return Pipeline(
-            self.module, options, None if self._line is None else self._line.on(options)
-        )
+        options, line = replace(self._options, **choices), self._recordings.line
+        made = Pipeline(self.module, options, None if line is None else line.on(options))
+        made.steps_done = self.steps_done
+        return made
 
     def close(self) -> None:
         """End the worker threads. A closed pipeline runs nothing; its model stays usable."""
         self._closed = True
-        self._situations.clear()
+        self._recordings.clear()
         if isinstance(self._options.backend, str):
             self._backend.close()
 
@@ -392,9 +386,5 @@ def _follows(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: list[nn.Parameter]
 ) -> bool:
     """Whether anything in the call can have a gradient."""
-    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    leaves, _ = flatten((args, dict(kwargs)))
     return bool(parameters) or any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
-
-
-def _tensors_of(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]

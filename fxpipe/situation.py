@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from fxpipe.capture.guards import failed_guard
@@ -24,14 +23,13 @@ from fxpipe.ir.action import Compute
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
-from fxpipe.ir.signature import InputLeaf
 from fxpipe.ir.timeline import Timeline
-from fxpipe.joined import JoinedOutputs
+from fxpipe.joined import JoinedOutputs, input_gradient, pass_on
 from fxpipe.options import Options
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.instructions import Executable
 from fxpipe.runtime.lane import Lane
-from fxpipe.runtime.micro_batch import MicroBatches, gather_input_gradient, scatter
+from fxpipe.runtime.micro_batch import MicroBatches, scatter
 from fxpipe.runtime.runtime import Call, Outcome, Runtime
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.check import check
@@ -45,6 +43,7 @@ Record: TypeAlias = "Callable[[tuple[Any, ...], dict[str, Any]], Situation]"
 """Records the model anew for one micro-batch."""
 
 _MAX_SIBLINGS: Final = 16
+_MAX_EXECUTABLES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,8 @@ class Situation:
             loss_fn=loss_fn,
             keep_output=keep_output,
         )
-        self._pass_on(self._tensors(args, kwargs), batches, outcome.input_grads)
+        signature = self.line.capture.signature
+        pass_on(signature, self._tensors(args, kwargs), batches, outcome.input_grads)
         output = self._join(outcome.outputs, batches).result() if keep_output else None
         return outcome, output
 
@@ -192,24 +192,6 @@ class Situation:
         leaves, _ = flatten((args, dict(kwargs)))
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
-    def _pass_on(
-        self, tensors: Sequence[Tensor], batches: MicroBatches, grads: Sequence[Sequence[Any]]
-    ) -> None:
-        """Run the inputs' gradients back into whatever graph the caller made them with."""
-        for at, tensor in enumerate(tensors):
-            if tensor.requires_grad:
-                grad = self._input_grad(at, batches, grads)
-                if grad is not None:
-                    torch.autograd.backward((tensor,), (grad,))
-
-    def _input_grad(
-        self, at: int, batches: MicroBatches, grads: Sequence[Sequence[Any]]
-    ) -> Tensor | None:
-        leaf: InputLeaf = self.line.capture.signature.placeholders[at]
-        return gather_input_gradient(
-            leaf, [given[at] for given in grads], [inputs[at] for inputs in batches.inputs]
-        )
-
     # ---- decisions on data -----------------------------------------------------------------------
 
     def _variants(
@@ -256,6 +238,8 @@ class Situation:
     def _executable(self, kind: str, variants: Sequence[Situation]) -> Executable:
         key = (kind, *map(id, variants))
         if key not in self._executables:
+            if len(self._executables) >= _MAX_EXECUTABLES:
+                del self._executables[next(iter(self._executables))]
             graphs = [variant.line.stage_graph for variant in variants]
             programs = lower(self._schedule_of(kind, len(variants)), graphs, self.line.placement)
             runtimes = [variant._runtime for variant in variants]
@@ -301,7 +285,8 @@ class _Half:
             self._outputs.gradients(grads),
             inputs_only=inputs_only,
         )
-        return [self._situation._input_grad(at, self._batches, found) for at in self._wanted]
+        signature = self._situation.line.capture.signature
+        return [input_gradient(signature, at, self._batches, found) for at in self._wanted]
 
 
 def step_schedule(options: Options, line: Line, micro_batches: int) -> Schedule:

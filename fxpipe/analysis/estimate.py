@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils._pytree import tree_leaves
 
 from fxpipe.analysis.meter import ACCELERATOR, CPU_CORE, Device, NominalClock
@@ -54,10 +58,22 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
             return observe(capture, model, run, inputs, **options)
 
     with uncompiled(), undisturbed(model, capture.training), torch.set_grad_enabled(trains):
-        full = once(count_saved=True)
-        inputs_only = [once(weights=False)] if trains else []
+        try:
+            full = once(count_saved=True)
+            inputs_only = [once(weights=False)] if trains else []
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            # A backward through shapes that depend on data.
+            guessed[_ALL_BACKWARDS] = str(error)
+            with torch.no_grad():
+                full = once()
+            full.backward = {name: 2 * seconds for name, seconds in full.forward.items()}
+            inputs_only = []
     # What only takes numbers out of tensors costs next to nothing, whatever the guess.
-    guessed = {name: why for name, why in guessed.items() if spec_bytes(capture.spec(name))}
+    guessed = {
+        name: why
+        for name, why in guessed.items()
+        if name == _ALL_BACKWARDS or spec_bytes(capture.spec(name))
+    }
     if guessed:
         name, reason = next(iter(guessed.items()))
         warnings.warn(
@@ -68,6 +84,9 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
     return cost_profile(
         capture, model, "estimate", capture.batch_size, [full], inputs_only, full.saved
     )
+
+
+_ALL_BACKWARDS: Final = "backward of all nodes"
 
 
 class _FakeRun(MeteredRun):

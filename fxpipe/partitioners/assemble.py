@@ -30,7 +30,7 @@ def plan_of(
 def anchored(capture: Capture, costs: CostProfile, plan: PartitionPlan) -> dict[str, int]:
     """``"path#call"`` of every module call with weights → its stage, for `PartitionPlan.anchors`.
 
-    A parameter or buffer that a function reads counts as a module of its name, called once per reader.
+    A parameter that a function reads counts as a module of its name, called once per reader.
     """
     weighty = {name for name, nbytes in costs.parameter_bytes.items() if nbytes}
     return {
@@ -52,7 +52,9 @@ def anchor_keys(capture: Capture, weighty: Collection[str] | None = None) -> dic
         for source in node.all_input_nodes:
             target = str(source.target)
             if source.op == "get_attr" and target not in capture.constants:
-                found.append(f"{target}#{reads.get(target, 0)}")
+                # A buffer binds nothing: it may be read on several stages.
+                if weighty is None or node.name in weighty:
+                    found.append(f"{target}#{reads.get(target, 0)}")
                 reads[target] = reads.get(target, 0) + 1
         if found:
             keys[node.name] = found

@@ -1,0 +1,194 @@
+"""`Recordings`: the ways a model has been called, each recorded when it is first met."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from types import NoneType
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fxpipe.capture.batch import Batch, find_batch, resized
+from fxpipe.capture.rows import choose_batch
+from fxpipe.capture.signature import flatten
+from fxpipe.capture.situation import batch_dimension, situation_of
+from fxpipe.compiler import Line, first_line, next_line
+from fxpipe.options import Options
+from fxpipe.runtime.backend import Backend
+from fxpipe.runtime.lane import Lane
+from fxpipe.runtime.together import together
+from fxpipe.situation import Situation
+
+_MOST: Final = 32
+"""Recordings kept besides the first; the one not used for longest goes."""
+_MANY_VALUES: Final = 8
+_PLAIN: Final = (bool, int, float, complex, str, bytes, NoneType)
+
+_Call: TypeAlias = "tuple[tuple[Any, ...], Mapping[str, Any]]"
+
+
+class Recordings:
+    """Finds the situation of a call; records the model where there is none yet.
+
+    The first one decides the placement of all.
+
+    Attributes:
+        line: of the first situation; None before it is met.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        options: Options,
+        lanes: Sequence[Lane],
+        backend: Backend,
+        line: Line | None,
+    ) -> None:
+        self.line = line
+        self._model = model
+        self._options = options
+        self._lanes = lanes
+        self._backend = backend
+        self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
+        self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
+        self._warned = False
+
+    def situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Situation:
+        """The situation of a call.
+
+        Raises:
+            CaptureError: if it is a new one and cannot be recorded.
+        """
+        key = self._key(args, kwargs)
+        found = self._situations.get(key)
+        if found is None:
+            found = self._ready(self._record(args, kwargs))
+            key = self._key(args, kwargs)  # what it consists of is known with the first recording
+            self._situations[key] = found
+            self._warn_of_values(key)
+            self._forget_one()
+        self._situations.move_to_end(key)
+        return found
+
+    def clear(self) -> None:
+        """Forget all situations; the placement stays."""
+        self._situations.clear()
+
+    # ---- keys ------------------------------------------------------------------------------------
+
+    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        """What a recording depends on.
+
+        Besides the situation: which modules the model has, and the plain attributes of those that the
+        stages do not call but write out.
+        """
+        like = self.line.capture if self.line is not None else None
+        return (
+            situation_of(self._model, args, kwargs, like=like),
+            tuple(map(id, self._model.modules())),
+            self._attributes(),
+        )
+
+    def _attributes(self) -> Hashable:
+        found = []
+        for path in self._written_out:
+            attributes = vars(self._model.get_submodule(path))
+            found += [(path, name, v) for name, v in attributes.items() if type(v) in _PLAIN]
+        return tuple(found)
+
+    def _warn_of_values(self, key: Any) -> None:
+        """Say if attributes alone have led to many recordings."""
+        alike = [other for other in self._situations if other[:2] == key[:2]]  # type: ignore[index]
+        if len(alike) < _MANY_VALUES or self._warned:
+            return
+        self._warned = True
+        changed = {item[:2] for other in alike for item in set(other[2]) ^ set(key[2])}  # type: ignore[index]
+        names = ", ".join(sorted(".".join(filter(None, place)) for place in changed))
+        warnings.warn(
+            f"the model was recorded {len(alike)} times because {names} changed. An attribute that "
+            "changes from step to step is better a buffer, or in a module that no cut divides.",
+            stacklevel=5,
+        )
+
+    def _forget_one(self) -> None:
+        if len(self._situations) > _MOST + 1:
+            first = self.line.capture if self.line is not None else None
+            oldest = next(k for k, s in self._situations.items() if s.line.capture is not first)
+            del self._situations[oldest]
+
+    # ---- recording -------------------------------------------------------------------------------
+
+    def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Line:
+        if self.line is None:
+            some_args, some_kwargs = self._micro_batch(args, kwargs)
+            self.line = first_line(self._model, some_args, some_kwargs, self._options)
+            self._written_out = _written_out(self.line)
+            return self.line
+        like = self.line.capture
+        known = situation_of(self._model, args, kwargs, like=like) == like.situation
+        if known and not self._situations:
+            return self.line
+        return self._next_line(args, kwargs)
+
+    def _ready(self, line: Line) -> Situation:
+        return Situation(
+            self._model,
+            line,
+            self._lanes,
+            self._backend,
+            self._options,
+            lambda args, kwargs: self._ready(self._next_line(args, kwargs)),
+        )
+
+    def _next_line(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Line:
+        """Recorded where the inputs are: the stages may have spread the model over devices."""
+        assert self.line is not None
+        leaves, _ = flatten((args, dict(kwargs)))
+        device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        some_args, some_kwargs = self._micro_batch(args, kwargs)
+        with together(tensors, torch.device(device)):
+            return next_line(self._model, some_args, some_kwargs, self._options, self.line)
+
+    def _micro_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with as many rows as the first micro-batch, but two at least."""
+        leaves, layout = flatten((args, dict(kwargs)))
+        batch = self._batch(leaves, layout)
+        if batch is not None:
+            if batch.size == 0:
+                raise ValueError("the batch is empty: it has 0 rows")
+            rows = max(2, -(-batch.size // min(self._options.chunks, batch.size)))
+            # No input that is given whole may look as if it had the micro-batch's rows.
+            others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
+            while rows in others:
+                rows += 1
+            leaves = resized(leaves, batch, rows)
+        some: tuple[tuple[Any, ...], dict[str, Any]] = layout.unflatten(leaves)
+        return some
+
+    def _batch(self, leaves: list[Any], layout: Any) -> Batch | None:
+        """The batch of a call: as in the first recording where the arguments have its structure."""
+        if self.line is None:
+            return choose_batch(self._model, leaves, layout)
+        signature = self.line.capture.signature
+        if layout != signature.input:
+            return find_batch(leaves, batch_dimension(self.line.capture))
+        dims = tuple(leaf.batch_dim for leaf in signature.inputs)
+        sizes = [x.shape[dim] for x, dim in zip(leaves, dims, strict=True) if dim is not None]
+        return Batch(sizes[0], dims) if sizes else None
+
+
+def _written_out(line: Line) -> tuple[str, ...]:
+    """Modules whose own Python the stages do not run: a cut divides them, or they cannot be called."""
+    stages = line.plan.stages
+    found = {
+        span.path: None
+        for span in line.capture.spans
+        if span.fixed is not None or len({stages[n] for n in span.nodes if n in stages}) > 1
+    }
+    return tuple(found)
