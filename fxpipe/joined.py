@@ -35,7 +35,9 @@ class JoinedOutputs:
         self._signature = signature
         self._batches = batches
         self._leaves = [
-            gather(leaf, [_detached(given[at]) for given in outputs], batches.weights)
+            gather(
+                leaf, [_detached(given[at]) for given in outputs], batches.weights, f"result {at}"
+            )
             for at, leaf in enumerate(signature.outputs)
         ]
         self._marks = [_marks(leaf, outputs, at) for at, leaf in enumerate(self._leaves)]

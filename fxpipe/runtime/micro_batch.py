@@ -138,13 +138,21 @@ class Joined:
     """Of the micro-batches' pieces along the batch dimension."""
 
 
-def gather(leaf: OutputLeaf, pieces: Sequence[Any], weights: Sequence[float]) -> Joined:
+def gather(
+    leaf: OutputLeaf, pieces: Sequence[Any], weights: Sequence[float], name: str = "a result"
+) -> Joined:
     """One output leaf of the whole batch from those of its micro-batches.
 
     - A tensor with a batch dimension: the pieces joined along it.
     - A floating tensor without dimensions (a loss, a mean): the mean, weighted by rows.
     - What is the same in every micro-batch: that value, once.
     - Else a list with the value of each micro-batch.
+
+    Args:
+        name: of the leaf, for messages.
+
+    Raises:
+        ValueError: if the pieces have shapes that cannot be joined.
     """
     first = pieces[0]
     if len(pieces) == 1:
@@ -152,7 +160,7 @@ def gather(leaf: OutputLeaf, pieces: Sequence[Any], weights: Sequence[float]) ->
     if all(isinstance(piece, Tensor) for piece in pieces):
         if leaf.batch_dim is not None:
             sizes = tuple(piece.size(leaf.batch_dim) for piece in pieces)
-            return Joined(torch.cat(list(pieces), leaf.batch_dim), "rows", sizes)
+            return Joined(_concatenated(pieces, leaf.batch_dim, name), "rows", sizes)
         if first.dim() == 0 and (first.is_floating_point() or first.is_complex()):
             return Joined(weighted_sum(pieces, weights), "mean")
         if all(_equal_tensors(first, piece) for piece in pieces[1:]):
@@ -161,6 +169,19 @@ def gather(leaf: OutputLeaf, pieces: Sequence[Any], weights: Sequence[float]) ->
     if all(_equal(first, piece) for piece in pieces[1:]):
         return Joined(first, "same")
     return Joined(list(pieces), "each")
+
+
+def _concatenated(pieces: Sequence[Tensor], dim: int, name: str) -> Tensor:
+    others = {(*piece.shape[:dim], *piece.shape[dim + 1 :]) for piece in pieces}
+    if len(others) > 1:
+        shapes = ", ".join(str(tuple(piece.shape)) for piece in pieces)
+        raise ValueError(
+            f"{name} cannot be joined along dimension {dim}: its shapes in the micro-batches are "
+            f"{shapes}. Use a step with keep_output=False and a loss that needs each micro-batch's "
+            "result alone, let the model return it in one shape for every micro-batch (padded to a "
+            "fixed length), or use one micro-batch (chunks=1)"
+        )
+    return torch.cat(list(pieces), dim)
 
 
 def weighted_sum(pieces: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

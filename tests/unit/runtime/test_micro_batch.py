@@ -171,3 +171,15 @@ def test_gradients_of_inputs() -> None:
 def test_sums_are_added_in_ascending_order() -> None:
     pieces = [torch.tensor(x) for x in (1e8, 1.0, -1e8)]
     assert weighted_sum(pieces, (1.0, 1.0, 1.0)).item() == 0.0  # (1e8 + 1) - 1e8 in float32
+
+
+def test_pieces_of_other_shapes_are_not_joined() -> None:
+    leaf = OutputLeaf(0, True)
+    pieces = [torch.zeros(2, 2), torch.zeros(1, 1)]
+    with pytest.raises(ValueError, match=r"result 3 .* \(2, 2\), \(1, 1\).*keep_output=False"):
+        gather(leaf, pieces, [0.5, 0.5], "result 3")
+
+
+def test_an_empty_piece_is_joined() -> None:
+    pieces = [torch.zeros(0, 2), torch.ones(3, 2)]
+    assert gather(OutputLeaf(0, True), pieces, [0.0, 1.0]).value.shape == (3, 2)
