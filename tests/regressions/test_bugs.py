@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import fxpipe
+from fxpipe.analysis.cuts import legal_cuts
 from tests.reference import run_eager_step
 
 
@@ -375,3 +377,169 @@ def test_inputs_that_the_model_writes_into(recompute: str, schedule: str) -> Non
     assert torch.equal(x, again)
     assert torch.equal(whole, whole_again)
     assert whole[0, 0].item() == 5.0
+
+
+# ---- what belongs to a thread --------------------------------------------------------------------
+
+
+class FailsInAutocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.second(self.first(x))
+        return self.last(x.float())
+
+
+# A failure inside one of the model's autocast regions left the thread in it: the caller's, whose own
+# autocasts never emptied their cache again, and read old weights.
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_failure_in_autocast_leaves_the_thread_as_it_was(backend: str) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    model = FailsInAutocast()
+    with compiled(model, "last", backend=backend, example_args=(rows(),)) as pipe:
+        pipe(rows())
+        handle = model.second.register_forward_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            pipe(rows())
+        handle.remove()
+        assert not torch.is_autocast_enabled("cpu")
+        assert torch.autocast_increment_nesting() == 1
+        assert torch.autocast_decrement_nesting() == 0
+        pipe(rows())
+        with torch.no_grad():
+            model.first.weight.mul_(3)
+            torch.testing.assert_close(pipe(rows()), model(rows()), rtol=0.02, atol=0.02)
+
+
+LEVEL: ContextVar[float] = ContextVar("LEVEL", default=1.0)
+
+
+# The workers saw the context variables of the thread that had started them first.
+def test_workers_see_the_callers_context_variables() -> None:
+    seen: list[float] = []
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with compiled(model, chunks=1, example_args=(rows(),)) as pipe:
+        model[1].register_forward_hook(lambda *_: seen.append(LEVEL.get()))
+        pipe(rows())
+        seen.clear()
+        pipe(rows())
+        token = LEVEL.set(2.0)
+        pipe(rows())
+        LEVEL.reset(token)
+    assert seen == [1.0, 2.0]
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+class Force(nn.Module):
+    """Gives the gradient of an energy: it differentiates inside its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            energy = torch.tanh(self.linear(x)).sum()
+            return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
+# A forward that is to be rerun saved nothing for backward, and was differentiated all the same.
+def test_a_model_that_differentiates_in_its_forward_is_recomputed() -> None:
+    found = []
+    for recompute in ("never", "always"):
+        torch.manual_seed(0)
+        model = nn.Sequential(Force(), nn.Linear(8, 8))
+        with compiled(model, recompute=recompute) as pipe:
+            pipe.step(rows(), loss_fn=mean_square)
+        found.append([model[0].linear.weight.grad, *grads_of(model[1])])
+    assert same(*found)
+
+
+class Keeps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.kept: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.tanh(self.linear(x))
+        self.kept.append(made)
+        return made
+
+
+def test_a_graph_that_recomputation_has_thrown_away_is_told() -> None:
+    model = nn.Sequential(Keeps(), nn.Linear(8, 8))
+    with compiled(model, recompute="always", example_args=(rows(),)) as pipe:
+        pipe(rows())
+        with pytest.raises(fxpipe.ExecutionError, match="recompute= has thrown its graph away"):
+            model[0].kept[-1].sum().backward()
+
+
+# ---- autograd inside forward -----------------------------------------------------------------------
+
+
+class WritesThroughView(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        k = h.new_empty(h.shape)
+        k[..., :4].copy_(h[..., :4])
+        k[..., 4:].copy_(h[..., 4:])
+        return self.second(k)
+
+
+# A cut between what a forward differentiates and the call of torch.autograd.grad left the gradient
+# without its way. A value written through a view was taken for one that needs no gradient.
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Sequential(nn.Linear(8, 8), Force(), nn.Linear(8, 8)), WritesThroughView]
+)
+def test_steps_are_exact_at_every_cut_around_autograd_in_forward(
+    make: Callable[[], nn.Module],
+) -> None:
+    torch.manual_seed(0)
+    model = make()
+    capture = fxpipe.trace(model, (rows(2),))
+    for part in rows(4).split(2):
+        (mean_square(model(part)) / 2).backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    for cut in legal_cuts(capture):
+        model.zero_grad()
+        with compiled(model, "%" + capture.body[cut].name, chunks=2) as pipe:
+            pipe.step(rows(4), loss_fn=mean_square)
+        assert same([p.grad for p in model.parameters() if p.grad is not None], expected)
+
+
+# ---- results -----------------------------------------------------------------------------------------
+
+
+class Similarity(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.second(self.first(x))
+        return h @ h.T
+
+
+# Results that belong to pairs of rows ended in a message of torch.cat that named nothing.
+@pytest.mark.filterwarnings("ignore:result 0 has shape")
+def test_results_that_cannot_be_joined_are_named() -> None:
+    with (
+        compiled(Similarity(), "second", chunks=2) as pipe,
+        pytest.raises(ValueError, match=r"result 0 cannot be joined.*keep_output=False"),
+    ):
+        pipe(rows(5))

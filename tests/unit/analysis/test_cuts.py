@@ -7,6 +7,7 @@ from torch import nn
 
 from fxpipe import ops
 from fxpipe.analysis.cuts import bonds, legal_cuts, why_illegal
+from fxpipe.capture.trace import trace
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.spec import Opaque, TensorSpec
 from tests.builders import build_capture
@@ -195,3 +196,55 @@ def test_a_reason_names_the_user_s_lines() -> None:
     assert reason is not None
     assert "'neg' (model.py:1 in forward)" in reason
     assert "'neg_1' (model.py:2 in forward)" in reason
+
+
+def force(model: Function, x: torch.Tensor) -> torch.Tensor:
+    y = x.detach().requires_grad_()
+    energy = y.exp().sum()
+    (found,) = torch.autograd.grad(energy, y, create_graph=True)
+    return found.neg()
+
+
+def test_what_is_differentiated_by_stays_with_the_gradient() -> None:
+    capture = trace(Function(force), (torch.randn(4, 4),))
+    names = [node.name for node in capture.body]
+    assert names == ["detach", "requires_grad", "exp", "sum_1", "grad", "getitem", "neg"]
+    assert legal_cuts(capture) == (1, 6)
+    assert "differentiates by" in illegal(capture)["exp"]
+
+
+def test_an_input_that_is_differentiated_by_binds_its_readers() -> None:
+    def function(model: Function, x: torch.Tensor) -> torch.Tensor:
+        before = torch.ones(4).exp()
+        return torch.autograd.grad((x.exp() * before).sum(), x, create_graph=True)[0].neg()
+
+    capture = trace(Function(function), (torch.randn(4, 4, requires_grad=True),))
+    assert [capture.body[cut].name for cut in legal_cuts(capture)][-1] == "neg"
+    assert "differentiates by" in illegal(capture)["mul"]
+
+
+def test_a_parameter_that_is_differentiated_by_binds_all_before() -> None:
+    class Penalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x).exp().sum()
+            (found,) = torch.autograd.grad(y, self.linear.weight, create_graph=True)
+            return y + found.sum()
+
+    capture = trace(Penalised(), (torch.randn(4, 4),))
+    assert [capture.body[cut].name for cut in legal_cuts(capture)] == ["sum_2", "add"]
+
+
+def test_a_hook_stays_with_what_it_looks_at() -> None:
+    def function(model: Function, x: torch.Tensor) -> torch.Tensor:
+        y = x.neg()
+        z = y.exp()
+        y.register_hook(lambda gradient: gradient * 2)
+        return y + z
+
+    capture = trace(Function(function), (torch.randn(4, 4, requires_grad=True),))
+    assert [capture.body[cut].name for cut in legal_cuts(capture)] == ["add"]
+    assert "hooks into" in illegal(capture)["exp"]

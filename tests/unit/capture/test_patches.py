@@ -13,6 +13,8 @@ from fxpipe.capture import patches
 from fxpipe.capture.fallback import Decisions
 from fxpipe.capture.patches import active, patched, without_checkpoints
 from fxpipe.capture.recorder import Recorder
+from fxpipe.capture.trace import trace
+from fxpipe.errors import CaptureError
 from tests.unit.capture import small
 
 X = torch.randn(2, 4)
@@ -163,3 +165,20 @@ def test_nothing_stays_patched_if_a_patch_cannot_be_put_in_place(
         assert places() == before
     monkeypatch.undo()
     test_patches_last_as_long_as_a_recording()
+
+
+@pytest.mark.parametrize("through_tensor", [True, False])
+def test_a_module_that_calls_backward_stays_whole(through_tensor: bool) -> None:
+    class Differentiates(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.detach().requires_grad_()
+            total = y.exp().sum()
+            total.backward() if through_tensor else torch.autograd.backward(total)
+            assert y.grad is not None
+            return x * y.grad
+
+    model = nn.Sequential(nn.Linear(4, 4), Differentiates())
+    capture = trace(model, (torch.randn(2, 4),))
+    assert [leaf.path for leaf in capture.leaves] == ["1"]
+    with pytest.raises(CaptureError, match="accumulates gradients"):
+        trace(Differentiates(), (torch.randn(2, 4),))

@@ -12,6 +12,7 @@ from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
 from fxpipe.capture.spans import Frame
 from fxpipe.capture.values import Dependence, Values
+from fxpipe.ir.spec import TensorSpec
 from tests.unit.capture.small import Box, Pair, Result
 
 X, Y = torch.randn(2), torch.randn(2)
@@ -130,3 +131,13 @@ def test_aliases_are_forgotten_unless_returned(values: Values, script: Script) -
     assert values.known(X) is alias
     values.restore_aliases(script.frame.aliases, {})
     assert values.known(X) is x
+
+
+def test_requires_grad_at_the_end(values: Values, script: Script) -> None:
+    made = torch.zeros(3)
+    node = script.emit("call_function", torch.zeros, (3,), value=made)
+    values.bind(made, node, Dependence.NOTHING)
+    made[:2].copy_(torch.ones(2, requires_grad=True))
+    assert node.meta["spec"] == TensorSpec((3,), "float32", False)
+    values.refresh()
+    assert node.meta["spec"] == TensorSpec((3,), "float32", True)

@@ -199,3 +199,34 @@ def test_constants_are_bound() -> None:
     assert f"ops.apply_function({__name__}.Crooked, a)" in source
     assert "torch.ones(4, device=self.device)" in source
     assert source.count("= constants[") == 1
+
+
+class Forces(Linears):
+    def forward(self, x):
+        y = self.a(x).detach().requires_grad_()
+        energy = self.b(y.tanh()).sum()
+        (force,) = torch.autograd.grad(energy, y, create_graph=True)
+        return self.a(force) + self.b(x)
+
+
+class HooksLate(Linears):
+    def forward(self, x):
+        h = self.a(x)
+        y = self.b(h)
+        h.register_hook(lambda gradient: gradient * 2)
+        return y + h
+
+
+class WritesThroughViews(Linears):
+    def forward(self, x):
+        h = self.a(x)
+        k = h.new_empty(h.shape)
+        k[..., :2].copy_(h[..., :2])
+        k[..., 2:] = h[..., 2:] * 2
+        return self.b(k.relu())
+
+
+@pytest.mark.parametrize("kind", [Forces, HooksLate, WritesThroughViews])
+def test_every_cut_of_what_autograd_sees_late(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    assert_cuts_are_exact(kind(), (torch.randn(4, 4),))
