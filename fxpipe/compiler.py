@@ -149,36 +149,42 @@ class Line:
         )
 
 
-def first_line(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-) -> Line:
+@dataclass(frozen=True)
+class Example:
+    """A micro-batch to record a model with, and along which dimension each leaf has its rows."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch_dims: tuple[int | None, ...] | None
+
+
+def first_line(model: nn.Module, example: Example, options: Options) -> Line:
     """The line of a model's first situation: it decides the placement."""
-    captured = trace(model, args, kwargs, mode=options.capture, verify=options.verify)
-    costs = _costs(captured, model, args, kwargs, options)
+    captured = _trace(model, example, options)
+    costs = _costs(captured, model, example, options)
     plan = _plan(captured, costs, options)
     return _finish(model, captured, costs, plan, options)
 
 
-def next_line(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Options,
-    first: Line,
-) -> Line:
+def next_line(model: nn.Module, example: Example, options: Options, first: Line) -> Line:
     """The line of another situation, cut so that no module leaves its stage."""
-    captured = trace(model, args, kwargs, mode=options.capture, verify=options.verify)
+    captured = _trace(model, example, options)
     plan = follow(first.plan, first.capture, captured)
     return _finish(model, captured, None, plan, options)
 
 
-def _costs(
-    captured: Capture,
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Options,
-) -> CostProfile:
+def _trace(model: nn.Module, example: Example, options: Options) -> Capture:
+    return trace(
+        model,
+        example.args,
+        example.kwargs,
+        mode=options.capture,
+        verify=options.verify,
+        batch_dims=example.batch_dims,
+    )
+
+
+def _costs(captured: Capture, model: nn.Module, example: Example, options: Options) -> CostProfile:
     if isinstance(options.costs, CostProfile):
         if options.costs.fingerprint != captured.fingerprint():
             raise FormatError(
@@ -190,7 +196,7 @@ def _costs(
     on_meta = any(parameter.is_meta for parameter in model.parameters())
     if options.costs == "estimate" or on_meta:
         return estimate(captured, model)
-    return profile(captured, model, args, kwargs)
+    return profile(captured, model, example.args, example.kwargs)
 
 
 def _plan(captured: Capture, costs: CostProfile, options: Options) -> PartitionPlan:

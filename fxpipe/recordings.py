@@ -6,16 +6,16 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from types import NoneType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from fxpipe.capture.batch import Batch, find_batch, resized
+from fxpipe.capture.batch import batch_of, resized
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
-from fxpipe.capture.situation import batch_dimension, situation_of
-from fxpipe.compiler import Line, first_line, next_line
+from fxpipe.capture.situation import situation_of
+from fxpipe.compiler import Example, Line, first_line, next_line
 from fxpipe.options import Options
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
@@ -26,8 +26,6 @@ _MOST: Final = 32
 """Recordings kept besides the first; the one not used for longest goes."""
 _MANY_VALUES: Final = 8
 _PLAIN: Final = (bool, int, float, complex, str, bytes, NoneType)
-
-_Call: TypeAlias = "tuple[tuple[Any, ...], Mapping[str, Any]]"
 
 
 class Recordings:
@@ -123,8 +121,8 @@ class Recordings:
 
     def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Line:
         if self.line is None:
-            some_args, some_kwargs = self._micro_batch(args, kwargs)
-            self.line = first_line(self._model, some_args, some_kwargs, self._options)
+            example = self._micro_batch(args, kwargs)
+            self.line = first_line(self._model, example, self._options)
             self._written_out = _written_out(self.line)
             return self.line
         like = self.line.capture
@@ -149,16 +147,17 @@ class Recordings:
         leaves, _ = flatten((args, dict(kwargs)))
         device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
         tensors = [*self._model.parameters(), *self._model.buffers()]
-        some_args, some_kwargs = self._micro_batch(args, kwargs)
+        example = self._micro_batch(args, kwargs)
         with together(tensors, torch.device(device)):
-            return next_line(self._model, some_args, some_kwargs, self._options, self.line)
+            return next_line(self._model, example, self._options, self.line)
 
-    def _micro_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _micro_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Example:
         """The arguments with as many rows as the first micro-batch, but two at least."""
         leaves, layout = flatten((args, dict(kwargs)))
-        batch = self._batch(leaves, layout)
+        if self.line is None:
+            batch = choose_batch(self._model, leaves, layout)
+        else:
+            batch = batch_of(leaves, layout, self.line.capture)
         if batch is not None:
             if batch.size == 0:
                 raise ValueError("the batch is empty: it has 0 rows")
@@ -168,19 +167,8 @@ class Recordings:
             while rows in others:
                 rows += 1
             leaves = resized(leaves, batch, rows)
-        some: tuple[tuple[Any, ...], dict[str, Any]] = layout.unflatten(leaves)
-        return some
-
-    def _batch(self, leaves: list[Any], layout: Any) -> Batch | None:
-        """The batch of a call: as in the first recording where the arguments have its structure."""
-        if self.line is None:
-            return choose_batch(self._model, leaves, layout)
-        signature = self.line.capture.signature
-        if layout != signature.input:
-            return find_batch(leaves, batch_dimension(self.line.capture))
-        dims = tuple(leaf.batch_dim for leaf in signature.inputs)
-        sizes = [x.shape[dim] for x, dim in zip(leaves, dims, strict=True) if dim is not None]
-        return Batch(sizes[0], dims) if sizes else None
+        some_args, some_kwargs = layout.unflatten(leaves)
+        return Example(some_args, some_kwargs, None if batch is None else batch.dims)
 
 
 def _written_out(line: Line) -> tuple[str, ...]:

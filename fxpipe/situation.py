@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from torch import Tensor, nn
 
-from fxpipe.capture.guards import failed_guard
+from fxpipe.capture.guards import GuardCheck
 from fxpipe.capture.signature import flatten
 from fxpipe.codegen.load import load
 from fxpipe.compiler import Line
@@ -73,9 +73,9 @@ class Situation:
     ) -> None:
         self.line = line
         self.siblings = [self]
-        self._model = model
         self._options = options
         self._record = record
+        self._guards = GuardCheck(line.capture, model)
         self._decides = any("ops.check_value(" in program.source for program in line.stages)
         self._executables: dict[tuple[Any, ...], Executable] = {}
         self._runtime = Runtime(
@@ -214,10 +214,10 @@ class Situation:
 
     def _sibling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Situation:
         for known in self.siblings:
-            if failed_guard(known.line.capture, self._model, args, kwargs) is None:
+            if known._guards.failed(args, kwargs) is None:
                 return known
         if len(self.siblings) == _MAX_SIBLINGS:
-            guard = failed_guard(self.line.capture, self._model, args, kwargs)
+            guard = self._guards.failed(args, kwargs)
             where = guard.meta["source"] if guard is not None else "its forward"
             raise CaptureError(
                 f"the model decides on its data in more than {_MAX_SIBLINGS} ways ({where}): each "
