@@ -184,8 +184,6 @@ class Runtime:
         )
         try:
             self._launch(executable, state)
-            state.statistics.commit()
-            add_up(state.leaves)
             losses = [loss for loss in state.losses if loss is not None]
             return Outcome(
                 loss=weighted_sum(losses, shares) if losses else None,
@@ -222,7 +220,6 @@ class Runtime:
         )
         try:
             self._launch(executable, state)
-            state.statistics.commit()
         except BaseException:
             state.drop()
             raise
@@ -258,7 +255,11 @@ class Runtime:
         )
 
     def _launch(self, executable: Executable, state: Step) -> None:
-        """Run all ranks, with the stages bound to the user's modules as they are now."""
+        """Run all ranks, with the stages bound to the user's modules as they are now.
+
+        One thread at a time: others come before the stages are bound, or after everything has been
+        given back to the user's modules.
+        """
         with self._backend.turn:
             for runner in executable.distinct:
                 runner.weights.follow()
@@ -269,6 +270,9 @@ class Runtime:
             finally:
                 for runner in executable.distinct:
                     runner.weights.write_back(keep=succeeded)
+            state.statistics.commit()
+            if executable.has_backward and not state.inputs_only:
+                add_up(state.leaves)
 
     def _run_ranks(self, executable: Executable, state: Step) -> None:
         state.transport = self._backend.transport(executable.routes)
@@ -283,11 +287,6 @@ class Runtime:
         finally:
             for lane in waits:
                 lane.finish(_handed_out(state))
-
-    def _backward(self, executable: Executable, state: Step) -> None:
-        self._launch(executable, state)
-        if not state.inputs_only:
-            add_up(state.leaves)
 
 
 class Call:
@@ -304,6 +303,13 @@ class Call:
         self.outputs: Sequence[Sequence[Any]] = state.outputs
         if not state.keeps_graph:
             state.frames = []
+
+    def take_outputs(self) -> Sequence[Sequence[Any]]:
+        """The outputs, which are not held any longer: only their gradient edges are."""
+        outputs, self.outputs = self.outputs, ()
+        if self._state is not None:
+            self._state.outputs = []
+        return outputs
 
     def backward(
         self,
@@ -331,7 +337,7 @@ class Call:
         state.inputs_only = inputs_only
         state.output_grads = list(output_grads)
         try:
-            self._runtime._backward(executable, state)
+            self._runtime._launch(executable, state)
             return state.input_grads
         finally:
             state.drop()

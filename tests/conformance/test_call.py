@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -130,3 +131,19 @@ def test_inference_mode(backend: str) -> None:
     assert torch.equal(torch.cat([leaves[0] for leaves in call.outputs]), expected)
     assert call.outputs[0][0].is_inference()
     rig.backend.close()
+
+
+@each_recompute
+def test_outputs_that_are_taken_are_not_held(recompute: str) -> None:
+    model = Chain()
+    eager = copy.deepcopy(model)
+    rig = build(model, *vectors(10), recompute=recompute)
+    call = rig.forward(*vectors(10))
+    outputs = call.take_outputs()
+    held = [weakref.ref(leaf) for leaves in outputs for leaf in leaves]
+    grads = grads_of_joined(outputs)
+    del outputs
+    assert [ref() for ref in held] == [None] * 4
+    rig.backward(call, grads)
+    run_eager_call(eager, vectors(10), chunks=4, loss=joined_loss)
+    assert differences(state_of(model), state_of(eager)) == []

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fxpipe.runtime.backends.inline import InlineBackend
+from fxpipe.runtime.batch_norm import Statistics
 from tests.conformance.harness import BACKENDS, Rig, build, differences, same, state_of
 from tests.conformance.networks import Chain, Containers, ManyReaders, Noisy, Normed, SkipNet, Tied
 from tests.reference import run_eager_step
@@ -250,3 +252,39 @@ def test_gradients_keep_their_memory_layout(backend: str, recompute: str) -> Non
     handle.remove()
     assert differences(state_of(model), state_of(eager)) == []
     rig.backend.close()
+
+
+class _Watched:
+    """A lock that knows whether it is held."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+def test_everything_that_writes_into_the_model_is_done_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forwards, running statistics and the gradients of shared parameters."""
+    written: list[tuple[str, int]] = []
+    backend = InlineBackend()
+    turn = _Watched()
+    monkeypatch.setattr(backend, "turn", turn)
+    commit = Statistics.commit
+    monkeypatch.setattr(
+        Statistics, "commit", lambda self: (written.append(("norms", turn.depth)), commit(self))
+    )
+    model = Tied()
+    rig = build(model, *words(8), backend=backend)
+    for parameter in model.parameters():
+        parameter.register_hook(lambda grad: written.append(("grad", turn.depth)))
+    rig.step(*words(8), loss_fn=mean_square)
+    call = rig.forward(*words(8))
+    rig.backward(call, [[torch.ones_like(leaf) for leaf in leaves] for leaves in call.outputs])
+    assert {what for what, _ in written} == {"norms", "grad"}
+    assert all(depth == 1 for _, depth in written)
