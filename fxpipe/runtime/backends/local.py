@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -104,7 +105,12 @@ class LocalBackend:
         with self.turn:
             self._make_ready(len(mains))
             done: _Done = SimpleQueue()
-            tasks = [partial(_run, main, surroundings, transport, done) for main in mains]
+            # Each worker in a copy of the caller's context variables: its own, as one cannot be entered
+            # twice.
+            tasks = [
+                partial(copy_context().run, _run, main, surroundings, transport, done)
+                for main in mains
+            ]
             failure = _run_all(tasks, self._workers, done, transport)
         if failure is not None:
             try:
