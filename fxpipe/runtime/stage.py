@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from fxpipe.errors import ExecutionError, InternalError
+from fxpipe.errors import ExecutionError
 from fxpipe.ir.stage import HOST, StageProgram
 from fxpipe.runtime.activations import Entry, Frame
 from fxpipe.runtime.backward import Roots
@@ -129,9 +130,10 @@ class StageRunner:
         """A forward whose graph is thrown away: its inputs and buffers are kept instead.
 
         It runs in grad mode, as eager does: operators choose their kernels by it, and the numbers
-        depend on the kernel. Nothing is saved in the graph.
+        depend on the kernel. What the graph saves is held until the forward ends, for a model that
+        differentiates inside its forward.
         """
-        with saved_tensors_hooks(_save_nothing, _unpack_nothing):
+        with _saved_for_now():
             values = Entry(frame.inputs, self._anchor).close()
             if self._written:
                 self._work_on_copies(frame)  # the rerun's; what is in `values` is changed now
@@ -312,9 +314,25 @@ class StageRunner:
                 self._note_outputs(frame, leaves, [seal(leaf) for leaf in leaves], step)
 
 
-def _save_nothing(tensor: torch.Tensor) -> None:
-    return None
+@contextmanager
+def _saved_for_now() -> Iterator[None]:
+    """Graphs made inside can be differentiated inside; after, nothing that they have saved is held."""
+    saved: list[torch.Tensor] = []
 
+    def pack(tensor: torch.Tensor) -> int:
+        saved.append(tensor.detach())
+        return len(saved) - 1
 
-def _unpack_nothing(packed: None) -> torch.Tensor:
-    raise InternalError("a graph that was to be thrown away was differentiated")
+    def unpack(at: int) -> torch.Tensor:
+        if not saved:
+            raise ExecutionError(
+                "a tensor that the model has kept from its forward is differentiated, and recompute= "
+                "has thrown its graph away: use recompute='never'"
+            )
+        return saved[at]
+
+    try:
+        with saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        saved.clear()
