@@ -60,6 +60,7 @@ class GuardCheck:
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         inputs = dict(zip(self._placeholders, given, strict=True))
         runner = _Checking.of(self._capture, self._model)
+        runner.device = given[0].device if given else None  # as the model was recorded
         with runner.leaving_nothing(self._part):
             for node in runner.visit(self._part, inputs):
                 if node.target is ops.check_value:

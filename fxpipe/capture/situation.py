@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from fxpipe.capture.batch import batch_dimension as batch_dimension
 from fxpipe.capture.batch import batch_of
 from fxpipe.capture.signature import flatten
 from fxpipe.ir.capture import Capture

@@ -91,13 +91,26 @@ def _is_outside(node: torch.fx.Node, wanted: Sequence[torch.fx.Node]) -> bool:
 
 
 class SliceRunner(GraphRunner):
-    """Runs slices. What they write into is copied first: inputs, buffers and constants stay."""
+    """Runs slices. What they write into is copied first: inputs, buffers and constants stay.
+
+    Attributes:
+        device: where buffers are read from; None: where they are. The stages of a pipeline may have
+            moved them from where the model was recorded.
+    """
 
     def __init__(
         self, graph: torch.fx.Graph, model: nn.Module, constants: Mapping[str, Any]
     ) -> None:
         super().__init__(graph, model, constants)
         self._memory: dict[int, torch.UntypedStorage] = {}
+        self.device: torch.device | None = None
+
+    def attribute(self, name: str) -> Any:
+        """What a ``get_attr`` node reads, on the runner's device."""
+        found = super().attribute(name)
+        if self.device is None or not isinstance(found, torch.Tensor):
+            return found
+        return found.to(self.device)
 
     def evaluate(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, Any]) -> Any:
         """The value of one node, given those of placeholders; nothing else is computed."""

@@ -198,3 +198,21 @@ def test_small_module_that_takes_a_fractional_number_stays_whole() -> None:
     capture = trace(small.Chain(Normalizes(), small.Mlp()), (X,))
     assert [leaf.path for leaf in capture.leaves] == ["parts.0"]
     assert guards_of(capture) == ()
+
+
+def test_a_decision_may_follow_the_batch_size() -> None:
+    class CountsRows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = small.Mlp()
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.body(x) * int(mask.sum())
+
+    model, mask = CountsRows(), torch.ones(4, 1, dtype=torch.long)
+    capture = trace(model, (torch.randn(4, 4), mask))
+    check = GuardCheck(capture, model)
+    assert len(check.guards) == 1
+    assert check.failed((torch.randn(4, 4), mask)) is None
+    assert check.failed((torch.randn(3, 4), mask[:3])) is None
+    assert check.failed((torch.randn(3, 4), mask[:3] * 2)) is check.guards[0]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fxpipe.capture.situation import batch_dimension, situation_of
+from fxpipe.capture.batch import batch_dimension
+from fxpipe.capture.situation import situation_of
 from fxpipe.capture.trace import trace
 from tests.unit.capture import small
 

@@ -66,3 +66,15 @@ def test_slices_know_what_they_write() -> None:
     assert not part.runs_modules
     assert len(part.written) == 3
     assert all(node.op != "placeholder" for node in part.nodes)
+
+
+def test_buffers_are_read_from_the_runners_device() -> None:
+    model = Writes()
+    capture = trace(model, (X,))
+    runner = SliceRunner.of(capture, model)
+    assert runner.attribute("table") is model.table
+    runner.device = torch.device("cpu")
+    assert runner.attribute("table") is model.table
+    runner.device = torch.device("meta")
+    assert runner.attribute("table").is_meta
+    assert not model.table.is_meta
