@@ -149,3 +149,16 @@ def _resize(leaf: Any, dim: int | None, size: int) -> Any:
         return leaf
     rows = torch.arange(size, device=leaf.device) % leaf.shape[dim]
     return leaf.detach().index_select(dim, rows).requires_grad_(leaf.requires_grad)
+
+
+def repeated(leaves: Sequence[Any], batch: Batch, row: int, size: int) -> list[Any]:
+    """The leaves with `size` rows that are all one row of theirs."""
+    one = [
+        leaf if dim is None else leaf.detach().narrow(dim, row % leaf.shape[dim], 1)
+        for leaf, dim in zip(leaves, batch.dims, strict=True)
+    ]
+    many = resized(one, batch, size)
+    for leaf, made in zip(leaves, many, strict=True):
+        if made is not leaf:
+            made.requires_grad_(leaf.requires_grad)
+    return many

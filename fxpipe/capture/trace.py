@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from fxpipe.capture.batch import Batch, given_batch, resized
+from fxpipe import ops
+from fxpipe.capture.batch import Batch, given_batch, repeated, resized
 from fxpipe.capture.fallback import Decisions, KeepWholeError
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
@@ -19,7 +20,7 @@ from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.specs import tensor_spec
-from fxpipe.capture.unify import confirm, is_certain, unify
+from fxpipe.capture.unify import compare_data, confirm, is_certain, unify
 from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture, LeafReport
@@ -171,6 +172,8 @@ def _record_both(
             unify(first, second, batch, sizes)
             if not is_certain(first):
                 confirm(first, recorded(batch.third), batch, (sizes[0], batch.third))
+            if mode == "real" and decisions.leaves:
+                _try_other_data(call, decisions, first, batch)
         except KeepWholeError as reason:
             if sizes[1] < sizes[0]:
                 # Some of the rows may decide otherwise than all of them; repeated ones decide alike.
@@ -180,6 +183,26 @@ def _record_both(
             continue
         return first, tuple(output_leaves(first.outputs, second.outputs, sizes)), sizes[0]
     raise CaptureError("the two recordings at different batch sizes never agree")
+
+
+def _try_other_data(call: _Call, decisions: Decisions, first: Recording, batch: Batch) -> None:
+    """Look for numbers that depend on data and come out of a module kept whole, where no rule sees it.
+
+    The model runs on as many copies of the example's first row, and of its last one. This finds what
+    the rows differ in; checked decisions on inputs may differ, and a model may refuse such a batch.
+
+    Raises:
+        KeepWholeError: if one is found.
+    """
+    if batch.size < 2 or any(node.target is ops.check_value for node in first.graph.nodes):
+        return
+    for row in (0, batch.size - 1):
+        leaves = repeated(call.leaves, batch, row, batch.recorded)
+        try:
+            other = record_once(call.model, leaves, call.layout, decisions, "real")
+        except Exception:  # the model may refuse a batch of equal rows: then they tell nothing
+            continue
+        compare_data(first, other, batch, batch.recorded)
 
 
 def _signature(call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...]) -> CallSignature:

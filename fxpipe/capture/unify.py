@@ -44,6 +44,16 @@ def confirm(first: Recording, third: Recording, batch: Batch, sizes: tuple[int, 
     _Confirmation(first, third, batch, sizes).run()
 
 
+def compare_data(first: Recording, other: Recording, batch: Batch, size: int) -> None:
+    """Check a unified recording against one of as many rows with other data in them.
+
+    Raises:
+        KeepWholeError: if a number depends on the data: one that a module kept whole has returned, or
+            the size of what it has returned.
+    """
+    _DataComparison(first, other, batch, (size, size)).run()
+
+
 def is_certain(recording: Recording) -> bool:
     """Whether two recordings were enough to know how every number follows the batch size."""
     return all(formula.is_certain for formula in recording.formulas.values())
@@ -176,13 +186,16 @@ class _Comparison:
     def _differ(self, what: str) -> KeepWholeError:
         node = self._node
         meta = {} if node is None else node.meta
-        one, two = self._sizes
         return KeepWholeError(
-            f"with {two} rows instead of {one}, {what}",
+            f"{self._what_changed()}, {what}",
             meta.get("path", ""),
             meta.get("source", ""),
             "" if node is None else node.name,
         )
+
+    def _what_changed(self) -> str:
+        one, two = self._sizes
+        return f"with {two} rows instead of {one}"
 
 
 class _Confirmation(_Comparison):
@@ -200,6 +213,13 @@ class _Confirmation(_Comparison):
 
     def _follow(self, one: Any, two: Any) -> torch.fx.Node:
         raise self._differ(f"{one!r} becomes {two!r}")
+
+
+class _DataComparison(_Confirmation):
+    """A comparison of recordings that differ in their data alone."""
+
+    def _what_changed(self) -> str:
+        return "with other data in its rows"
 
 
 def _describe(node: torch.fx.Node, value: float) -> torch.fx.Node:

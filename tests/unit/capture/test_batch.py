@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpipe.capture.batch import Batch, batch_of, find_batch, given_batch, resized
+from fxpipe.capture.batch import Batch, batch_of, find_batch, given_batch, repeated, resized
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.trace import trace
 from fxpipe.ir.capture import Capture
@@ -135,3 +135,11 @@ def test_a_recording_takes_given_dimensions() -> None:
     assert whole.batch_size == 1
     with pytest.raises(ValueError, match="different numbers of rows"):
         trace(model, args, batch_dims=(0, 1))
+
+
+def test_copies_of_one_row() -> None:
+    leaf = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    made = repeated([leaf, "x", leaf], Batch(2, (0, None, None)), -1, 3)
+    assert made[0].tolist() == [[3.0, 4.0]] * 3
+    assert made[0].requires_grad
+    assert made[1:] == ["x", leaf]

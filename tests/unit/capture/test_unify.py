@@ -97,3 +97,67 @@ def test_what_cannot_follow_the_batch_size(forward: Any, reason: str | None) -> 
         return
     with pytest.raises(CaptureError, match=reason):
         trace(Model(), (X,), mode="real")
+
+
+class Trims(nn.Module):
+    """Shortens its input to the longest row: kept whole, as it decides on values."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x[:, : int(lengths.max())]
+
+
+class Longest(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> int:
+        return int(lengths.max())
+
+
+class UsesLength(nn.Module):
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.linear, self.trims, self.reads = nn.Linear(4, 4), Trims(), reads
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        h = self.trims(self.linear(x), lengths)
+        return h.sum(1) / (h.shape[1] if self.reads else 1)
+
+
+class UsesLongest(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.longest = nn.Linear(4, 4), Longest()
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) / self.longest(x, lengths)
+
+
+LONG = torch.randn(4, 6, 4)
+
+
+@pytest.mark.parametrize("lengths", [[6, 6, 3, 2], [2, 3, 6, 6]])
+@pytest.mark.parametrize("make", [lambda: UsesLength(True), UsesLongest])
+def test_numbers_out_of_a_module_kept_whole_may_depend_on_data(
+    make: Any, lengths: list[int]
+) -> None:
+    args = (LONG, torch.tensor(lengths))
+    with pytest.raises(CaptureError, match="with other data in its rows"):
+        trace(make(), args)
+    model = Nested(make())
+    capture = trace(model, args)
+    assert "inner" in [leaf.path for leaf in capture.leaves]
+    assert_agrees(capture, model, (LONG, torch.tensor([4, 1, 1, 1])))
+
+
+def test_a_size_that_nobody_reads_may_depend_on_data() -> None:
+    model = UsesLength(False)
+    capture = trace(model, (LONG, torch.tensor([6, 6, 3, 2])))
+    assert [leaf.path for leaf in capture.leaves] == ["trims"]
+    assert_agrees(capture, model, (LONG, torch.tensor([4, 1, 1, 1])))
+
+
+class Nested(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(x, lengths))
