@@ -17,7 +17,7 @@ _REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
 
 
 class Modes:
-    """Grad mode, autocast and inference state, put back at the end."""
+    """Grad mode and autocast, put back at the end: also regions that were entered and not left."""
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()

@@ -26,7 +26,8 @@ class Frame:
         via: ``"call"`` or ``"forward"``.
         index: of its span in the list of spans.
         start: number of body nodes before it.
-        template: what the caller passed, as fx arguments.
+        parent: index of the span around it.
+        args, kwargs: what the caller passed, as fx arguments.
         objects: mutable arguments, each with what it held at the start.
         awaits_forward: whether its own ``forward`` has yet to begin.
         aliases: tensors that got another node here although nothing was written into them:

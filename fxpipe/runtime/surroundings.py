@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fxpipe.capture.restore import Modes
+
 
 @dataclass(frozen=True)
 class Autocast:
@@ -25,7 +27,6 @@ class CallerState:
     grad: bool
     inference: bool
     autocasts: tuple[Autocast, ...]
-    device_types: tuple[str, ...] = ()
 
     @classmethod
     def now(cls, device_types: Iterable[str], *, grad: bool) -> CallerState:
@@ -36,16 +37,14 @@ class CallerState:
             grad: whether a graph is to be made, whatever the thread's grad mode is.
         """
         caches = torch.is_autocast_cache_enabled()
-        kinds = tuple(sorted(set(device_types)))
         return cls(
             grad,
             torch.is_inference_mode_enabled(),
             tuple(
                 Autocast(kind, torch.get_autocast_dtype(kind), caches)
-                for kind in kinds
+                for kind in sorted(set(device_types))
                 if torch.is_autocast_enabled(kind)
             ),
-            kinds,
         )
 
     @contextmanager
@@ -54,12 +53,11 @@ class CallerState:
 
         After a failure inside one of the model's own autocast regions the thread is as it was, too.
         """
-        kinds = {"cpu", *self.device_types}
         with ExitStack() as stack:
-            stack.enter_context(_autocast_put_back(kinds))
+            stack.enter_context(Modes())
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
-            for kind in kinds:
+            for kind in ("cpu", *(one.device_type for one in self.autocasts)):
                 if torch.is_autocast_enabled(kind):  # the caller's own thread
                     stack.enter_context(torch.autocast(kind, enabled=False))
             yield
@@ -78,28 +76,3 @@ class CallerState:
             yield
         # Inside the caller's own autocast the cache would live on, and with it this graph.
         torch.clear_autocast_cache()
-
-
-@contextmanager
-def _autocast_put_back(kinds: Iterable[str]) -> Iterator[None]:
-    """The thread's autocast as it was before, whatever happens inside."""
-    before = [(k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
-    caches = torch.is_autocast_cache_enabled()
-    nesting = _autocast_nesting()
-    try:
-        yield
-    finally:
-        if _autocast_nesting() != nesting:
-            while torch.autocast_decrement_nesting() > nesting:
-                pass
-            torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(caches)
-        for kind, enabled, dtype in before:
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
-
-
-def _autocast_nesting() -> int:
-    """How many autocasts the thread is in."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
