@@ -52,6 +52,10 @@ class FakeRecorder(Recorder):
         ) in model.named_buffers():  # a leaf that needs data writes into the real one
             self.script.buffer_names[storage_key(fakes.real_of[id(buffer)])] = name
         self.inputs: dict[torch.fx.Node, torch.Tensor] = {}
+        self._buffers = {
+            name: fakes.real_of[id(buffer)]
+            for name, buffer in model.named_buffers(remove_duplicate=False)
+        }
 
     def is_fake(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has no data."""
@@ -82,24 +86,23 @@ class FakeRecorder(Recorder):
 
     def value_of(self, node: torch.fx.Node, run: Callable[[], Any]) -> Any:
         """The Python value of a node that depends on inputs alone, computed from the real inputs."""
-        runner = _OnRealTensors(self.script.graph, self.model, self.script.constants, self._fakes)
+        runner = _OnRealTensors(self.script.graph, self.model, self.script.constants, self._buffers)
         with unset_fake_temporarily():
             return runner.evaluate(node, self.inputs)
 
 
 class _OnRealTensors(SliceRunner):
-    """A runner that reads the model's own buffers although fake ones are in their place."""
+    """A runner that reads the model's own buffers although others are in their place."""
 
     def __init__(
         self,
         graph: torch.fx.Graph,
         model: nn.Module,
         constants: Mapping[str, Any],
-        fakes: FakeModel,
+        buffers: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__(graph, model, constants)
-        self._fakes = fakes
+        self._buffers = buffers
 
     def attribute(self, name: str) -> Any:
-        found = super().attribute(name)
-        return self._fakes.real_of.get(id(found), found)
+        return self._buffers[name] if name in self._buffers else super().attribute(name)

@@ -16,6 +16,7 @@ from fxpipe.capture.copies import copied
 from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.watch import storage_key
+from fxpipe.ir.spec import TensorSpec
 
 _MODE_SWITCHES: Final = (ops.enter_autocast, ops.exit_autocast, ops.set_grad_enabled)
 
@@ -87,7 +88,16 @@ def _is_outside(node: torch.fx.Node, wanted: Sequence[torch.fx.Node]) -> bool:
     """Placeholders are given; a tensor stored on a module is read by no later node."""
     if node.op == "placeholder":
         return True
-    return node.target is ops.set_attribute and node.args[0].op == "get_attr" and node not in wanted  # type: ignore[union-attr]
+    return is_stored_on_a_module(node) and node not in wanted
+
+
+def is_stored_on_a_module(node: torch.fx.Node) -> bool:
+    """Whether a node keeps a value in an attribute of a module (not of a tensor)."""
+    if node.target is not ops.set_attribute:
+        return False
+    owner = node.args[0]
+    is_object = isinstance(owner, torch.fx.Node) and owner.op == "get_attr"
+    return is_object and not isinstance(owner.meta["spec"], TensorSpec)  # type: ignore[union-attr]
 
 
 class SliceRunner(GraphRunner):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fxpipe.capture.execute import GraphRunner
-from fxpipe.capture.guards import GuardCheck, failed_guard, guards_of
+from fxpipe.capture.guards import Ahead, GuardCheck, failed_guard, guards_of
 from fxpipe.capture.trace import trace
 from fxpipe.errors import CaptureError
 from tests.unit.capture import small
@@ -216,3 +216,69 @@ def test_a_decision_may_follow_the_batch_size() -> None:
     assert check.failed((torch.randn(4, 4), mask)) is None
     assert check.failed((torch.randn(3, 4), mask[:3])) is None
     assert check.failed((torch.randn(3, 4), mask[:3] * 2)) is check.guards[0]
+
+
+class Warms(nn.Module):
+    """Decides on a counter that it advances, before or after; in place, or by another tensor."""
+
+    def __init__(self, advance: str) -> None:
+        super().__init__()
+        self.first, self.second = small.Mlp(), small.Mlp()
+        self.advance = advance
+        self.register_buffer("n", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.advance == "before":
+            self.n += 1
+        elif self.advance == "replace":
+            self.n = self.n + 1
+        h = self.first(x)
+        if self.n >= 2:
+            h = h * 2
+        if self.advance == "after":
+            self.n += 1
+        return self.second(h)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+@pytest.mark.parametrize(
+    ("advance", "before_it_turns"), [("before", 1), ("replace", 1), ("after", 2)]
+)
+def test_micro_batches_are_checked_in_turn(advance: str, before_it_turns: int, mode: str) -> None:
+    model = Warms(advance)
+    check = GuardCheck(trace(model, (X,), mode=mode), model)
+    ahead = Ahead()
+    for _ in range(before_it_turns):
+        assert check.failed((X,), ahead=ahead) is None
+    for _ in range(2):  # a check that fails leaves no trace
+        assert check.failed((X,), ahead=ahead) is check.guards[0]
+    assert ahead.buffers["n"] == before_it_turns
+    held = model.n
+    with ahead.in_model(model):
+        other = GuardCheck(trace(model, (X,), mode=mode), model)
+    assert model.n is held
+    assert model.n == 0
+    assert other.failed((X,), ahead=ahead) is None
+    assert ahead.buffers["n"] == before_it_turns + 1
+    assert check.failed((X,)) is None
+
+
+def test_buffers_that_only_a_run_can_tell_are_not_carried() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = small.Mlp()
+            self.register_buffer("largest", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            turned = self.largest > 5
+            y = self.body(x)
+            if turned:
+                y = y * 2
+            self.largest.copy_(y.detach().max())
+            return y
+
+    model, ahead = Late(), Ahead()
+    check = GuardCheck(trace(model, (X,)), model)
+    assert check.failed((X,), ahead=ahead) is None
+    assert ahead.buffers == {}
