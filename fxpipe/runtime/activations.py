@@ -32,11 +32,13 @@ class Frame:
         handed: gradients for the earlier holder of each value read.
         root: the loss, times its weight.
         outputs: gradient edges of the model's outputs (last stage of a call without loss).
+        buffers: the buffers as the forward found them, if what runs again in backward may read others.
         replay: what a rerun of the forward needs; None if it will not be rerun.
         versions: of the caller's tensors among the inputs, for a rerun.
     """
 
     __slots__ = (
+        "buffers",
         "edges",
         "entry",
         "handed",
@@ -58,13 +60,14 @@ class Frame:
         self.handed: list[Gradients] = [None] * reads
         self.root: Tensor | None = None
         self.outputs: list[Edges] = []
+        self.buffers: Found | None = None
         self.replay: Found | None = None
         self.versions: list[int] = []
 
     def forget_graph(self) -> None:
         """Let go of everything but the gradients to be handed on."""
         self.inputs, self.later, self.edges, self.outputs = [], [], [], []
-        self.entry = self.root = self.replay = None
+        self.entry = self.root = self.buffers = self.replay = None
 
 
 class Entry:

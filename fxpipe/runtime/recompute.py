@@ -72,6 +72,11 @@ class ChangedBuffers:
         self._copies: list[Tensor | None] = []
         self._forked = False
 
+    @property
+    def are_there(self) -> bool:
+        """Whether the forward changes any buffer in place."""
+        return bool(self._places)
+
     def begin(self) -> None:
         """A step begins: the buffers are the user's."""
         self._users = self._as_now()

@@ -74,6 +74,8 @@ def innermost_checkpoint() -> object | None:
 
 def _of_generator(generator: Any) -> object | None:
     """What the checkpoint without reentrant autograd keeps of its forward."""
+    while generator is not None and generator.gi_yieldfrom is not None:
+        generator = generator.gi_yieldfrom
     if generator is None or generator.gi_frame is None:
         return None
     found: object | None = generator.gi_frame.f_locals.get("new_frame")

@@ -97,7 +97,8 @@ class StageRunner:
         if self.ports.host:
             self._read_host(frame, micro_batch, step)
         reruns = step.keeps_graph and step.reruns(micro_batch)
-        frame.replay = self.weights.begin(step, micro_batch, reruns=reruns)
+        frame.buffers = self.weights.begin(step, micro_batch, reruns=reruns)
+        frame.replay = frame.buffers if reruns else None
         work = self._work_on_copies(frame) if self._written else ()
         if not step.keeps_graph:
             made, returned = self._call(frame.inputs, step)
@@ -268,7 +269,8 @@ class StageRunner:
             if frame.replay is not None:
                 with self.weights.again(step, micro_batch, frame.replay):
                     self._rerun(frame, micro_batch, step)
-            self._run_backward(frame, micro_batch, step)
+            with self.weights.in_backward(step, micro_batch, frame.buffers):
+                self._run_backward(frame, micro_batch, step)
         else:
             frame.handed = frame.later[len(self.ports.writes) :]
         for at, placeholder in self._reads_first:
@@ -291,7 +293,6 @@ class StageRunner:
         if frame.outputs:
             grads = [self._of_caller(grad) for grad in step.output_grads[micro_batch]]
             starts.add_all(frame.outputs, grads)
-        self.weights.begin_backward(step, micro_batch)
         starts.run(only=(self._anchor,) if step.inputs_only else ())
         entry = frame.entry
         assert entry is not None

@@ -163,13 +163,18 @@ class StageWeights:
     # ---- per micro-batch -------------------------------------------------------------------------
 
     def begin(self, step: Step, micro_batch: int, *, reruns: bool) -> Found | None:
-        """Set keys, statistics, leaves and buffers for a forward; what `again` needs if it `reruns`."""
+        """Set keys, statistics, leaves and buffers for a forward.
+
+        Returns:
+            What `again` needs if it `reruns`, and what `in_backward` needs if buffers change; or None.
+        """
         graph = step.keeps_graph and not reruns
         self._prepare(step, micro_batch, step.statistics, keeps_graph=graph)
         for local in self._replaced:
             holder, key = self._tensors[local]
             self._attributes[local] = holder[key]
-        found = self.changed.found() if reruns else None
+        kept = reruns or (graph and self.changed.are_there)
+        found = self.changed.found() if kept else None
         self.changed.fork()
         return found
 
@@ -180,13 +185,19 @@ class StageWeights:
             self._prepare(step, micro_batch, None, keeps_graph=True)
             yield
 
-    def begin_backward(self, step: Step, micro_batch: int) -> None:
-        """Set the same for a backward, in which the user's own checkpoints run parts of it again."""
+    @contextmanager
+    def in_backward(self, step: Step, micro_batch: int, buffers: Found | None) -> Iterator[None]:
+        """The same for a backward: in it the user's own checkpoints run parts of the forward again."""
         self._follow_leaves(step)
         if self._draws:
             self._keys.begin_backward(step.key, micro_batch)
         if self._deferred:
             self._norms.begin(None, micro_batch)
+        if buffers is None or not self.changed.are_there:
+            yield
+        else:
+            with self.changed.as_in(buffers):
+                yield
 
     def _prepare(
         self, step: Step, micro_batch: int, statistics: Statistics | None, *, keeps_graph: bool
