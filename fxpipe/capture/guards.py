@@ -71,13 +71,14 @@ class GuardCheck:
     stays: what it would write into is copied first.
 
     Attributes:
+        model: the model that was recorded.
         guards: the nodes that check a decision, in recorded order.
     """
 
     def __init__(self, capture: Capture, model: nn.Module) -> None:
         self.guards = guards_of(capture)
         self._capture = capture
-        self._model = model
+        self.model = model
         writers, self._unknown = _writers(capture, model, Slice.of(capture.graph, self.guards))
         self._part = Slice.of(capture.graph, (*self.guards, *writers))
         self._placeholders = [node for node in capture.graph.nodes if node.op == "placeholder"]
@@ -101,7 +102,7 @@ class GuardCheck:
         leaves, _ = flatten((tuple(args), dict(kwargs or {})))
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         inputs = dict(zip(self._placeholders, given, strict=True))
-        runner = _Checking.of(self._capture, self._model)
+        runner = _Checking.of(self._capture, self.model)
         runner.given = {} if ahead is None else ahead.buffers
         runner.device = given[0].device if given else None  # as the model was recorded
         with runner.leaving_nothing(self._part):
