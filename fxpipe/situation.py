@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from torch import Tensor, nn
 
-from fxpipe.capture.guards import GuardCheck
+from fxpipe.capture.guards import Ahead, GuardCheck
 from fxpipe.capture.signature import flatten
 from fxpipe.codegen.load import load
 from fxpipe.compiler import Line
@@ -205,26 +205,31 @@ class Situation:
         if not self._decides:
             return [self] * batches.count
         leaves, layout = flatten((args, dict(kwargs)))
+        ahead = Ahead()
         chosen = []
         for inputs in batches.inputs:
             given = iter(inputs)
             pieces = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            chosen.append(self._sibling(*layout.unflatten(pieces)))
+            some_args, some_kwargs = layout.unflatten(pieces)
+            chosen.append(self._sibling(some_args, some_kwargs, ahead))
         return chosen
 
-    def _sibling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Situation:
+    def _sibling(self, args: tuple[Any, ...], kwargs: dict[str, Any], ahead: Ahead) -> Situation:
+        """The sibling of one micro-batch; `ahead` has the buffers as those before it leave them."""
         for known in self.siblings:
-            if known._guards.failed(args, kwargs) is None:
+            if known._guards.failed(args, kwargs, ahead) is None:
                 return known
         if len(self.siblings) == _MAX_SIBLINGS:
-            guard = self._guards.failed(args, kwargs)
+            guard = self._guards.failed(args, kwargs, ahead)
             where = guard.meta["source"] if guard is not None else "its forward"
             raise CaptureError(
                 f"the model decides on its data in more than {_MAX_SIBLINGS} ways ({where}): each "
                 "way is a recording of its own. Take the decision out of the model's forward, or "
                 "put it in a module that no cut divides (cuts=...)"
             )
-        new = self._record(args, kwargs)
+        with ahead.in_model(self._guards.model):
+            new = self._record(args, kwargs)
+        new._guards.failed(args, kwargs, ahead)
         if new.line.capture.signature.output != self.line.capture.signature.output:
             raise CaptureError(
                 "the structure of the model's result depends on its data: micro-batches of one "

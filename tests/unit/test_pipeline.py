@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import threading
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import fxpipe
 from fxpipe.errors import CaptureError, ExecutionError, FormatError, InfeasiblePlanError
+from tests.reference import run_eager_step
 
 
 class Net(nn.Module):
@@ -257,6 +259,53 @@ def test_an_input_given_whole_stays_whole_when_the_batch_has_as_many_rows() -> N
             parts = X[:count].tensor_split(min(4, count))
             expected = torch.cat([model(part, table) for part in parts])
             assert torch.equal(pipe(X[:count], table), expected)
+
+
+class Counts(Net):
+    """Decides on a counter that its forward advances."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        h = self.a(x)
+        if self.calls > 6:
+            h = h * 2
+        return self.c(self.b(h.relu()))
+
+
+def test_a_decision_on_a_counter_turns_in_the_middle_of_a_step() -> None:
+    torch.manual_seed(2)
+    model = Counts()
+    eager = copy.deepcopy(model)
+    with compiled(model, cuts=["b"]) as pipe:
+        for _ in range(3):
+            found = pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+            expected = run_eager_step(eager, (X,), chunks=4, loss_fn=F.cross_entropy, target=Y)
+            assert torch.equal(found.loss, expected.loss)
+            assert torch.equal(model.calls, eager.calls)
+
+
+def test_masks_of_any_kind_in_one_batch() -> None:
+    class Masked(Net):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            h = self.a(x).relu()
+            if not bool(mask.all()):
+                h = h * mask
+            return self.c(self.b(h))
+
+    torch.manual_seed(2)
+    model, mask = Masked(), torch.ones(12, 16)
+    mask[4:7] = 0.0
+    eager = copy.deepcopy(model)
+    with compiled(model, cuts=["b"]) as pipe:
+        found = pipe.step(X, mask, target=Y, loss_fn=F.cross_entropy)
+        expected = run_eager_step(eager, (X, mask), chunks=4, loss_fn=F.cross_entropy, target=Y)
+        assert torch.equal(found.loss, expected.loss)
+        for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
 
 
 # ---- seeds ------------------------------------------------------------------------------------------
