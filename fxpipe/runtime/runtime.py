@@ -279,14 +279,14 @@ class Runtime:
         state.record = Record(len(executable.ranks))
         mains = [partial(run_rank, r, ran, state) for r, ran in enumerate(executable.ranks)]
         waits = [lane for lane in self._lanes if not lane.is_synchronous]
-        given = tensors_in(_given(state)) if waits else []
+        given = tensors_in(state.given()) if waits else []
         for lane in waits:
             lane.begin(given)
         try:
             self._backend.launch(mains, state.transport, state.caller.enter)
         finally:
             for lane in waits:
-                lane.finish(_handed_out(state))
+                lane.finish(state.handed_out())
 
 
 class Call:
@@ -341,19 +341,6 @@ class Call:
             return state.input_grads
         finally:
             state.drop()
-
-
-def _given(state: Step) -> list[Any]:
-    """What the caller gave for the stages to read."""
-    targets = [] if state.loss is None else state.loss.targets
-    return [*map(list, state.inputs), *targets, *map(list, state.output_grads)]
-
-
-def _handed_out(state: Step) -> list[Tensor]:
-    """The tensors that the caller will read."""
-    values = [*state.losses, *(leaf for leaves in state.outputs for leaf in leaves)]
-    values += [grad for grads in state.input_grads for grad in grads]
-    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _written_inputs(capture: Capture) -> frozenset[str]:

@@ -115,6 +115,17 @@ class Step:
         layout = self.layouts[0 if isinstance(action, Update) else action.micro_batch]
         add_notes(error, action, layout.programs, layout.files)
 
+    def given(self) -> list[Any]:
+        """What the caller gave for the stages to read."""
+        targets = [] if self.loss is None else self.loss.targets
+        return [*map(list, self.inputs), *targets, *map(list, self.output_grads)]
+
+    def handed_out(self) -> list[Tensor]:
+        """The tensors that the caller will read."""
+        values = [*self.losses, *(leaf for leaves in self.outputs for leaf in leaves)]
+        values += [grad for grads in self.input_grads for grad in grads]
+        return [value for value in values if isinstance(value, Tensor)]
+
     def drop(self) -> None:
         """Let go of everything that was kept for backward."""
         for frames in self.frames:
