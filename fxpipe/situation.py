@@ -143,7 +143,7 @@ class Situation:
         batches = self.scatter(args, kwargs)
         variants = self._variants(batches, args, kwargs)
         call = self._forward(batches, variants, seed, keeps_graph=False)
-        return self._join(call.outputs, batches).result()
+        return self._join(call.take_outputs(), batches).result()
 
     def differentiable(
         self,
@@ -161,7 +161,7 @@ class Situation:
 
         def run() -> tuple[_Half, list[Tensor]]:
             call = self._forward(batches, variants, seed, keeps_graph=True)
-            outputs = self._join(call.outputs, batches)
+            outputs = self._join(call.take_outputs(), batches)
             joined.append(outputs)
             half = _Half(self, call, outputs, batches, variants, wanted)
             return half, outputs.differentiable()
