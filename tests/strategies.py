@@ -152,7 +152,9 @@ class RecipeModel(nn.Module):
         for index, step in enumerate(self.recipe.steps):
             reads = [values[-1 - (back - 1) % len(values)] for back in step.reads]
             values.append(self._run(index, step.kind, reads))
-        newest = values[-1] + early  # the longest skip there is, and something to train in any recipe
+        newest = (
+            values[-1] + early
+        )  # the longest skip there is, and something to train in any recipe
         chosen = [newest, *(values[-1 - back % len(values)] for back in self.recipe.outputs)]
         if len(chosen) == 1:
             return chosen[0]

@@ -69,8 +69,11 @@ class Backend(Protocol):
         """Held by the thread whose step is being run: stages are bound to one step at a time."""
         ...
 
-    def transport(self, routes: Sequence[Route]) -> Transport:
-        """New, empty ways for one step."""
+    def transport(self, routes: Sequence[Route], *, brief: bool = False) -> Transport:
+        """New, empty ways for one step.
+
+        `brief`: its actions are so short that handing over between threads takes longer than they do.
+        """
         ...
 
     def launch(

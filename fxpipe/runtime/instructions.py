@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -49,6 +49,17 @@ class Instruction:
     label: Any = None
 
 
+@dataclass
+class Pace:
+    """How long the actions of an executable take.
+
+    Attributes:
+        brief: whether they were so short, the last time, that threads only get in each other's way.
+    """
+
+    brief: bool = False
+
+
 @dataclass(frozen=True)
 class Executable:
     """The programs of all ranks, ready to run.
@@ -60,6 +71,7 @@ class Executable:
         has_backward: whether any gradient is computed.
         runners: per micro-batch, its stages.
         distinct: each of these once, by stage.
+        pace: what was learnt from running it.
     """
 
     ranks: tuple[tuple[Instruction, ...], ...]
@@ -68,6 +80,7 @@ class Executable:
     has_backward: bool
     runners: tuple[tuple[StageRunner, ...], ...]
     distinct: tuple[StageRunner, ...]
+    pace: Pace = field(default_factory=Pace, compare=False)
 
     def new_leaves(self, keeps_graph: bool) -> list[Leaves]:
         """Per stage, what it reads in place of parameters that other stages read too."""

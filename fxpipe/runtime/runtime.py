@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,10 @@ from fxpipe.runtime.step import Layout, Step
 from fxpipe.runtime.surroundings import CallerState
 from fxpipe.runtime.values import Gradients, tensors_in
 from fxpipe.runtime.weights import Load, StageWeights, add_up, tied_parameters
+
+_BRIEF: Final = 150e-6
+"""Seconds. Python's lock goes from thread to thread, and waking one takes some 50 µs: where actions
+take less than a few times that, two threads are slower than one."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,8 @@ class Runtime:
                 add_up(state.leaves)
 
     def _run_ranks(self, executable: Executable, state: Step) -> None:
-        state.transport = self._backend.transport(executable.routes)
+        brief = executable.pace.brief
+        state.transport = self._backend.transport(executable.routes, brief=brief)
         state.record = Record(len(executable.ranks))
         mains = [partial(run_rank, r, ran, state) for r, ran in enumerate(executable.ranks)]
         waits = [lane for lane in self._lanes if not lane.is_synchronous]
@@ -287,6 +292,7 @@ class Runtime:
         finally:
             for lane in waits:
                 lane.finish(state.handed_out())
+        executable.pace.brief = not waits and state.record.shortest() < _BRIEF
 
 
 class Call:

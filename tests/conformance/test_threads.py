@@ -183,3 +183,32 @@ def _run(script: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, timeout=120, check=False
     )
+
+
+def test_brief_actions_run_on_one_worker_and_longer_ones_apart() -> None:
+    batch = vectors(8)
+    backend = LocalBackend(1)
+    rig = build(Chain(), *batch, stages=2, backend=backend)
+    executable = rig.executable("1f1b", 4)
+    batches = rig.batches(batch, 4)
+    names: set[str] = set()
+    wait = 0.0
+
+    def note(*_: object) -> None:
+        names.add(threading.current_thread().name)
+        time.sleep(wait)
+
+    for layer in rig.model.modules():
+        layer.register_forward_hook(note)
+
+    def threads_of_a_step(brief: bool, seconds: float) -> int:
+        nonlocal wait
+        executable.pace.brief, wait = brief, seconds
+        names.clear()
+        rig.runtime.run_step(executable, batches, seed=0, step=0, loss_fn=mean_square)
+        return len(names)
+
+    assert threads_of_a_step(brief=True, seconds=0.001) == 1
+    assert not executable.pace.brief, "the actions took longer than threads cost"
+    assert threads_of_a_step(brief=False, seconds=0.001) == 2
+    backend.close()

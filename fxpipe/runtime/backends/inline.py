@@ -45,7 +45,7 @@ class InlineBackend:
     def __init__(self) -> None:
         self.turn = threading.RLock()
 
-    def transport(self, routes: Sequence[Route]) -> InlineTransport:
+    def transport(self, routes: Sequence[Route], *, brief: bool = False) -> InlineTransport:
         """New, empty ways for one step."""
         return InlineTransport(routes)
 
@@ -58,22 +58,34 @@ class InlineBackend:
             DeadlockError: if no rank can go on.
             BaseException: what a rank's work raised.
         """
-        running = {rank: main() for rank, main in enumerate(mains)}
-        try:
-            with surroundings():
-                _run_in_turn(running)
-        except BaseException:
-            transport.cancel()
-            raise
-        finally:
-            for actions in running.values():
-                actions.close()
+        run_in_turn(mains, transport, surroundings)
 
     def close(self) -> None:
         """Nothing to give back."""
 
 
-def _run_in_turn(running: dict[int, Generator[Action, None, None]]) -> None:
+def run_in_turn(
+    mains: Sequence[RankMain], transport: Transport, surroundings: Surroundings
+) -> None:
+    """Run the ranks to their ends in the calling thread.
+
+    Raises:
+        DeadlockError: if no rank can go on.
+        BaseException: what a rank's work raised.
+    """
+    running = {rank: main() for rank, main in enumerate(mains)}
+    try:
+        with surroundings():
+            _advance(running)
+    except BaseException:
+        transport.cancel()
+        raise
+    finally:
+        for actions in running.values():
+            actions.close()
+
+
+def _advance(running: dict[int, Generator[Action, None, None]]) -> None:
     """Run all ranks until each has ended, and taken itself out of `running`."""
     waits: dict[int, str] = {}
     while running:

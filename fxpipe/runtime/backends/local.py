@@ -15,6 +15,7 @@ import torch
 
 from fxpipe.errors import ExecutionError, InternalError
 from fxpipe.runtime.backend import Cancelled, RankMain, Route, Surroundings, Transport
+from fxpipe.runtime.backends.inline import InlineTransport, run_in_turn
 
 _Commands: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 _Done: TypeAlias = "SimpleQueue[BaseException | None]"
@@ -63,7 +64,7 @@ class LocalTransport:
 
 
 class LocalBackend:
-    """Runs each rank on a worker thread of its own.
+    """Runs each rank on a worker thread of its own; all on one where their actions are brief.
 
     The workers hold no reference to the backend or to what it runs, so they end with it: by `close`,
     or when it is garbage collected. In a forked child there are no threads: they are started anew.
@@ -89,9 +90,11 @@ class LocalBackend:
             self._forget_threads()
         return self._turn
 
-    def transport(self, routes: Sequence[Route]) -> LocalTransport:
-        """New, empty queues for one step."""
-        return LocalTransport(routes)
+    def transport(
+        self, routes: Sequence[Route], *, brief: bool = False
+    ) -> LocalTransport | InlineTransport:
+        """New, empty queues for one step; none where one worker will run all ranks in turn."""
+        return InlineTransport(routes) if brief else LocalTransport(routes)
 
     def launch(
         self, mains: Sequence[RankMain], transport: Transport, surroundings: Surroundings
@@ -107,10 +110,11 @@ class LocalBackend:
             done: _Done = SimpleQueue()
             # Each worker in a copy of the caller's context variables: its own, as one cannot be entered
             # twice.
-            tasks = [
-                partial(copy_context().run, _run, main, surroundings, transport, done)
-                for main in mains
-            ]
+            if isinstance(transport, InlineTransport):
+                runs = [partial(run_in_turn, mains, transport, surroundings)]
+            else:
+                runs = [partial(_run_rank, main, surroundings) for main in mains]
+            tasks = [partial(copy_context().run, _run, run, transport, done) for run in runs]
             failure = _run_all(tasks, self._workers, done, transport)
         if failure is not None:
             try:
@@ -163,12 +167,17 @@ def _work(commands: _Commands) -> None:
         del command
 
 
-def _run(main: RankMain, surroundings: Surroundings, transport: Transport, done: _Done) -> None:
-    """Run a rank to its end, and say how it ended."""
+def _run_rank(main: RankMain, surroundings: Surroundings) -> None:
+    """Run one rank to its end; its transport waits itself."""
+    with surroundings():
+        for action in main():
+            raise InternalError(f"{action} was given up instead of waited for")
+
+
+def _run(run: Callable[[], None], transport: Transport, done: _Done) -> None:
+    """Run to the end, and say how it ended."""
     try:
-        with surroundings():
-            for action in main():
-                raise InternalError(f"{action} was given up instead of waited for")
+        run()
     except Cancelled:
         done.put(None)
     except BaseException as failure:
