@@ -42,11 +42,12 @@ COLUMNS = (
 def main() -> None:
     parser = arguments("fxpipe beside torchgpipe and eager, two stages", rounds=9)
     parser.add_argument("--micro-batches", type=int, nargs="+", default=None)
+    parser.add_argument("--recompute", choices=MODES, nargs="+", default=None)
     parser.add_argument("--only", default="", help="part of a workload's name")
     options = parser.parse_args()
     counts = options.micro_batches or ([2] if options.quick else [4, 8, 16])
     rounds = 1 if options.quick else options.rounds
-    modes = MODES[:1] if options.quick else MODES
+    modes = options.recompute or (MODES[:1] if options.quick else MODES)
     report = Report(
         "side_by_side",
         "One training step beside torchgpipe and eager, 2 stages",

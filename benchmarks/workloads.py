@@ -64,15 +64,15 @@ def workloads(quick: bool) -> list[Workload]:
         ]
     return [
         Workload(
-            "U-Net (5, 12), 32 images 64×64",
-            lambda: UNet(5, 12),
-            _images(32, 64, (1, 64, 64)),
+            "U-Net (5, 8), 32 images 128×128",
+            lambda: UNet(5, 8),
+            _images(32, 128, (1, 128, 128)),
             _sequential_unet,
         ),
         Workload(
-            "Transformer, 8 blocks of 256, 32 sequences of 64",
+            "Transformer, 8 blocks of 256, 64 sequences of 64",
             lambda: TransformerStack(8, 256, 4),
-            _vectors(32, 64, 256),
+            _vectors(64, 64, 256),
             _sequential_transformer,
         ),
         Workload(
