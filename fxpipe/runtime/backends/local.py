@@ -6,9 +6,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +19,6 @@ from fxpipe.runtime.backend import Cancelled, RankMain, Route, Surroundings, Tra
 from fxpipe.runtime.backends.inline import InlineTransport, run_in_turn
 
 _Commands: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
-_Done: TypeAlias = "SimpleQueue[BaseException | None]"
 
 
 class LocalTransport:
@@ -107,20 +107,25 @@ class LocalBackend:
         """
         with self.turn:
             self._make_ready(len(mains))
-            done: _Done = SimpleQueue()
-            # Each worker in a copy of the caller's context variables: its own, as one cannot be entered
-            # twice.
+            done: SimpleQueue[None] = SimpleQueue()
+            failures: list[BaseException] = []
             if isinstance(transport, InlineTransport):
                 runs = [partial(run_in_turn, mains, transport, surroundings)]
             else:
                 runs = [partial(_run_rank, main, surroundings) for main in mains]
-            tasks = [partial(copy_context().run, _run, run, transport, done) for run in runs]
-            failure = _run_all(tasks, self._workers, done, transport)
-        if failure is not None:
+            # Each worker in a copy of the caller's context variables: its own, as one cannot be entered
+            # twice.
+            tasks = [
+                _Task(partial(copy_context().run, run), transport, done, failures) for run in runs
+            ]
+            _run_all(tasks, self._workers, done, transport)
+        if failures:
+            failure = failures[0]
+            failures.clear()
             try:
                 raise failure
             finally:
-                failure = None  # the traceback holds this frame: no cycle
+                del failure  # the traceback holds this frame: no cycle
 
     def close(self) -> None:
         """End the workers."""
@@ -174,43 +179,65 @@ def _run_rank(main: RankMain, surroundings: Surroundings) -> None:
             raise InternalError(f"{action} was given up instead of waited for")
 
 
-def _run(run: Callable[[], None], transport: Transport, done: _Done) -> None:
-    """Run to the end, and say how it ended."""
-    try:
-        run()
-    except Cancelled:
-        done.put(None)
-    except BaseException as failure:
-        transport.cancel()
-        done.put(failure)
-    else:
-        done.put(None)
+class _Task:
+    """What one worker does in a step. Asked for twice, it runs once.
+
+    Attributes:
+        ended: whether it has run.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], None],
+        transport: Transport,
+        done: SimpleQueue[None],
+        failures: list[BaseException],
+    ) -> None:
+        self.ended = False
+        self._run = run
+        self._transport = transport
+        self._done = done
+        self._failures = failures
+
+    def __call__(self) -> None:
+        """Run to the end, note a failure, and say that it has ended."""
+        if self.ended:
+            return
+        try:
+            self._run()
+        except Cancelled:
+            pass
+        except BaseException as failure:
+            self._failures.append(failure)
+            self._transport.cancel()
+        self.ended = True
+        self._done.put(None)
 
 
 def _run_all(
-    tasks: Sequence[Callable[[], None]],
+    tasks: Sequence[_Task],
     workers: Sequence[_Worker],
-    done: _Done,
+    done: SimpleQueue[None],
     transport: Transport,
-) -> BaseException | None:
-    """The first failure, when all ranks have ended; an interrupt makes them end early."""
-    first: BaseException | None = None
-    begun = ended = 0
+) -> None:
+    """Wait until all tasks have ended; an interrupt makes them end early.
+
+    An interrupt may come between any two operations, also after a message was taken and before it was
+    counted: what has ended is read off the tasks, and messages only wake.
+    """
     try:
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-            begun += 1
-        while ended < begun:
-            result = done.get()
-            ended += 1
-            first = result if first is None else first
+        while not all(task.ended for task in tasks):
+            done.get()
     except BaseException:
         transport.cancel()
-        while ended < begun:
-            done.get()
-            ended += 1
+        for worker, task in zip(workers, tasks, strict=False):
+            worker.commands.put(task)
+        while not all(task.ended for task in tasks):
+            with suppress(Empty):
+                done.get(timeout=0.05)
         raise
-    return first
 
 
 def _stop(workers: list[_Worker]) -> None:
