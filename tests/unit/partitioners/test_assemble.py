@@ -29,7 +29,9 @@ def test_a_plan_starts_stages_at_its_cuts() -> None:
 def test_anchors_are_the_calls_that_bind_weights_to_a_stage() -> None:
     model = Net()
     capture = build_capture(model, torch.randn(3, 4))
-    costs = CostProfile({}, "measure", 3, capture.fingerprint(), {"lin": 80, "lin_1": 80, "mul": 16, "add": 16})
+    costs = CostProfile(
+        {}, "measure", 3, capture.fingerprint(), {"lin": 80, "lin_1": 80, "mul": 16, "add": 16}
+    )
     plan = plan_of(capture, (3,))
     assert anchored(capture, costs, plan) == {
         "lin#0": 0,
