@@ -13,7 +13,7 @@ def device_names(text: str) -> list[str]:
     Raises:
         typer.BadParameter: if there is no device in it.
     """
-    if text.strip().isdigit():
+    if text.strip().lstrip("-").isdigit():
         names = ["cpu"] * int(text)
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]

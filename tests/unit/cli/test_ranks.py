@@ -10,7 +10,7 @@ from fxpipe.ir.cluster import Cluster
 def test_devices() -> None:
     assert device_names("3") == ["cpu"] * 3
     assert device_names("cuda:0, cuda:1") == ["cuda:0", "cuda:1"]
-    for nothing in ("0", "", ","):
+    for nothing in ("0", "-1", "", ","):
         with pytest.raises(typer.BadParameter, match="names no device"):
             device_names(nothing)
 
