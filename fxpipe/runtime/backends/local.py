@@ -223,12 +223,12 @@ def _run_all(
     """Wait until all tasks have ended; an interrupt makes them end early.
 
     An interrupt may come between any two operations, also after a message was taken and before it was
-    counted: what has ended is read off the tasks, and messages only wake.
+    counted: from then on what has ended is read off the tasks, and messages only wake.
     """
     try:
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-        while not all(task.ended for task in tasks):
+        for _ in tasks:
             done.get()
     except BaseException:
         transport.cancel()
