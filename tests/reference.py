@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fxpipe.capture.signature import flatten
+
 
 @dataclass
 class Eager:
@@ -101,7 +103,7 @@ def split(batch: Any, chunks: int) -> tuple[list[Any], list[int], list[list[Tens
 
     Tensors with as many rows as the first one are cut; all others go whole to each micro-batch.
     """
-    leaves, structure = pytree.tree_flatten(batch)
+    leaves, structure = flatten(batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     total = tensors[0].size(0)
     count = min(chunks, total)
@@ -116,9 +118,7 @@ def split(batch: Any, chunks: int) -> tuple[list[Any], list[int], list[list[Tens
                 piece.requires_grad_()
         columns.append(list(pieces))
     rows = [piece.size(0) for piece in tensors[0].tensor_split(count)]
-    batches = [
-        pytree.tree_unflatten([column[m] for column in columns], structure) for m in range(count)
-    ]
+    batches = [structure.unflatten([column[m] for column in columns]) for m in range(count)]
     return batches, rows, [column for column in columns if isinstance(column[0], Tensor)]
 
 

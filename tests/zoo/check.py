@@ -141,7 +141,8 @@ class Same:
             return
         parts, _ = apart
         other = take_apart(found)
-        assert other is not None and other[0] == parts, f"{self.what}: structure of {name}"
+        assert other is not None, f"{self.what}: {name} is a {type(found).__name__}"
+        assert other[0] == parts, f"{self.what}: structure of {name}"
         columns = zip(*(take_apart(piece)[1] for piece in pieces), strict=True)
         for step, inner, column in zip(parts.steps(), other[1], columns, strict=True):
             self.joined(inner, column, f"{name}.{step}")
