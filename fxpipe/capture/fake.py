@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 
+from fxpipe.capture import remedies
 from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.modules import Run
@@ -82,7 +83,8 @@ class FakeRecorder(Recorder):
         try:
             return func(*args, **kwargs)
         except _REFUSALS as error:
-            raise self.keep_whole("a result cannot be known without data", func) from error
+            reason = "a result cannot be known without data"
+            raise self.keep_whole(reason, func, remedy=remedies.NO_DATA) from error
 
     def value_of(self, node: torch.fx.Node, run: Callable[[], Any]) -> Any:
         """The Python value of a node that depends on inputs alone, computed from the real inputs."""

@@ -6,20 +6,31 @@ Recording stops with a `FallbackError`; the decisions grow by one module and rec
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
+from fxpipe.capture.remedies import MOVE
 from fxpipe.errors import CaptureError
 
 
 class FallbackError(Exception):
-    """Recording cannot go on like this. `path`: the innermost module around the place."""
+    """Recording cannot go on like this.
 
-    def __init__(self, reason: str, path: str, source: str, operation: str = "") -> None:
+    Attributes:
+        reason: why, as a sentence about the module.
+        path: of the innermost module around the place.
+        source: the user's line.
+        operation: what was called there.
+        remedy: what the user can change (see `fxpipe.capture.remedies`).
+    """
+
+    def __init__(
+        self, reason: str, path: str, source: str, operation: str = "", *, remedy: str = ""
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.path = path
         self.source = source
         self.operation = operation
+        self.remedy = remedy
 
 
 class KeepWholeError(FallbackError):
@@ -31,13 +42,7 @@ class LookInsideError(FallbackError):
 
 
 class RefusedError(FallbackError):
-    """No module is kept whole for this: the model cannot be recorded. `remedy`: what to do."""
-
-    def __init__(
-        self, reason: str, path: str, source: str, operation: str = "", *, remedy: str
-    ) -> None:
-        super().__init__(reason, path, source, operation)
-        self.remedy = remedy
+    """No module is kept whole for this: the model cannot be recorded."""
 
 
 @dataclass
@@ -91,18 +96,15 @@ def _parent(path: str, reason: FallbackError) -> str:
     return path.rpartition(".")[0]
 
 
-_REMEDY: Final = (
-    "move this part of forward into a submodule of its own (a module that cannot be looked into "
-    "stays whole), or switch it off by an option of the model."
-)
-
-
 def root_error(reason: FallbackError) -> CaptureError:
     """The error for something that only the whole model as one unit could do."""
     where = f"module {reason.path!r}" if reason.path else "the model's own forward"
     operation = f"\n  operation: {reason.operation}" if reason.operation else ""
+    remedies = [reason.remedy] if reason.remedy else []
+    if not isinstance(reason, RefusedError):
+        remedies.append(f"or {MOVE}" if remedies else MOVE)
     return CaptureError(
         f"the model cannot be recorded: {reason.reason}\n  in: {where}"
         f"\n  at: {reason.source or 'unknown line'}{operation}"
-        f"\n  What to do: {getattr(reason, 'remedy', _REMEDY)}"
+        f"\n  What to do: {'; '.join(remedies)}."
     )

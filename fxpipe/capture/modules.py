@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
+from fxpipe.capture import remedies
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
@@ -59,7 +60,7 @@ class Modules:
         if path is None:
             return run(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
-            raise self._recorder.keep_whole("it uses a transform of torch.func", module.forward)
+            raise self._recorder.transformed(module.forward)
         self._refuse_backward_hooks(module, path)
         call = self._calls.get(path, 0)
         self._calls[path] = call + 1
@@ -86,7 +87,10 @@ class Modules:
         if module._backward_hooks or module._backward_pre_hooks:
             source = self._script.sources.here()
             raise KeepWholeError(
-                "it has backward hooks, which run around the whole module", path, source
+                "it has backward hooks, which run around the whole module",
+                path,
+                source,
+                remedy=remedies.BACKWARD_HOOKS,
             )
 
     def begins_forward(self, module: nn.Module) -> bool:
@@ -127,7 +131,8 @@ class Modules:
         changed = changed_argument(objects)
         if changed is not None:
             reason = f"it changes a {type(changed).__name__} that it is handed"
-            raise LookInsideError(reason, path, self._script.sources.here())
+            here = self._script.sources.here()
+            raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
@@ -163,8 +168,8 @@ class Modules:
             return
         if python_random() != self._random:
             raise self._recorder.keep_whole(
-                "its Python code draws from random or numpy.random, which a recording would freeze "
-                "(an option such as layerdrop=0 or apply_spec_augment=False switches it off)"
+                "its Python code draws from random or numpy.random, which a recording would freeze",
+                remedy=remedies.RANDOM,
             )
 
     def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -205,7 +210,9 @@ class Modules:
             return
         if path:
             reason = f"it keeps a tensor in its attribute {name!r}"
-            raise KeepWholeError(reason, path, self._script.sources.here(), f"self.{name} = …")
+            operation = f"self.{name} = …"
+            here = self._script.sources.here()
+            raise KeepWholeError(reason, path, here, operation, remedy=remedies.STATE)
         effects = Effects()
         if name in module._buffers:
             self._script.replace_buffer(name, module._buffers[name], value, effects)

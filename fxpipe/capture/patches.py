@@ -20,7 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.utils import checkpoint as checkpoint_module
 
 from fxpipe import ops
-from fxpipe.capture import packing
+from fxpipe.capture import packing, remedies
 
 if TYPE_CHECKING:
     from fxpipe.capture.recorder import Recorder
@@ -211,7 +211,7 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 def _accumulate(*args: Any, **kwargs: Any) -> None:
     recorder = active()
     if recorder is not None:
-        raise recorder.keep_whole("it accumulates gradients, which no graph node shows", _backward)
+        raise recorder.accumulates(_backward)
     _backward(*args, **kwargs)
 
 
@@ -249,5 +249,6 @@ def _exit_autocast(context: autocast, *error: Any) -> Any:
 def _enter_inference(context: torch.inference_mode) -> None:
     recorder = active()
     if recorder is not None:
-        raise recorder.keep_whole("it switches to inference mode", torch.inference_mode)
+        reason = "it switches to inference mode"
+        raise recorder.keep_whole(reason, torch.inference_mode, remedy=remedies.INFERENCE)
     _inference_enter(context)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fxpipe import ops
-from fxpipe.capture import functions
+from fxpipe.capture import functions, remedies
 from fxpipe.capture.containers import holds_tensors
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
@@ -87,13 +87,22 @@ class Recorder(TorchFunctionMode):
                 torch.overrides._push_mode(self)  # type: ignore[no-untyped-call]
             self._paused -= 1
 
-    def keep_whole(self, reason: str, func: Any = None) -> KeepWholeError:
+    def keep_whole(self, reason: str, func: Any = None, *, remedy: str) -> KeepWholeError:
         """The fallback for something in the module call in progress."""
         operation = "" if func is None else str(getattr(func, "__name__", func))
         self.failure = KeepWholeError(
-            reason, self.script.frame.path, self.script.sources.here(), operation
+            reason, self.script.frame.path, self.script.sources.here(), operation, remedy=remedy
         )
         return self.failure
+
+    def transformed(self, func: Any) -> KeepWholeError:
+        """The fallback for code under ``vmap``, ``grad`` and the like."""
+        return self.keep_whole("it uses a transform of torch.func", func, remedy=remedies.TRANSFORM)
+
+    def accumulates(self, func: Any) -> KeepWholeError:
+        """The fallback for a backward inside of forward."""
+        reason = "it accumulates gradients, which no graph node shows"
+        return self.keep_whole(reason, func, remedy=remedies.GRADIENTS)
 
     # -- functions ---------------------------------------------------------------------------------
 
@@ -118,16 +127,17 @@ class Recorder(TorchFunctionMode):
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch._C._are_functorch_transforms_active():
-            raise self.keep_whole("it uses a transform of torch.func", func)
+            raise self.transformed(func)
         if func is torch._C._set_grad_enabled:
             return self.regions.set_grad_enabled(bool(args[0]))
         if func is torch.Tensor.backward:
-            raise self.keep_whole("it accumulates gradients, which no graph node shows", func)
+            raise self.accumulates(func)
         if not functions.may_record(func):
             return func(*args, **kwargs)
         on = self.values.dependence((args, kwargs))
         if functions.reads_size(func, args, kwargs) and self.values.is_sized_by_data(args[:1]):
-            raise self.keep_whole("its Python code depends on a size that depends on data", func)
+            reason = "its Python code depends on a size that depends on data"
+            raise self.keep_whole(reason, func, remedy=remedies.SHAPES)
         if on is not Dependence.NOTHING and functions.reads_data(func):
             return self._decide(func, args, kwargs, on)
         if func is torch.Tensor.__iter__:
@@ -167,7 +177,8 @@ class Recorder(TorchFunctionMode):
         """
         if on is not Dependence.NOTHING and functions.is_sized_by_data(func, args, kwargs):
             if self.is_small(self.script.frame.path):
-                raise self.keep_whole("the shape of a result depends on values of tensors", func)
+                reason = "the shape of a result depends on values of tensors"
+                raise self.keep_whole(reason, func, remedy=remedies.SHAPES)
             return True
         if args and functions.is_shaped_as_first(func):
             return self.values.is_sized_by_data(args[0])
@@ -190,7 +201,8 @@ class Recorder(TorchFunctionMode):
         """
         checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
         if not checkable or self.is_small(self.script.frame.path):
-            raise self.keep_whole("its Python code depends on values of tensors", func)
+            reason = "its Python code depends on values of tensors"
+            raise self.keep_whole(reason, func, remedy=remedies.VALUES)
         form = functions.as_node(func, args, kwargs)
         node = self.script.emit(form.op, form.target, *self._arguments(form))
         value = self.value_of(node, lambda: func(*args, **kwargs))
@@ -207,9 +219,7 @@ class Recorder(TorchFunctionMode):
             self.script.frame.path,
             self.script.sources.here(),
             str(getattr(func, "__name__", func)),
-            remedy="compute with the tensor itself (x * s instead of x * s.item()); decide on a "
-            "comparison (if s > 1: instead of if s.item() > 1:); or move this part of forward into a "
-            "small submodule of its own, which then stays whole.",
+            remedy=remedies.FRACTION,
         )
 
     def is_small(self, path: str) -> bool:
@@ -229,9 +239,10 @@ class Recorder(TorchFunctionMode):
         if self._paused:
             return None
         if torch._C._are_functorch_transforms_active():
-            raise self.keep_whole("it uses a transform of torch.func", operator)
+            raise self.transformed(operator)
         if self.values.dependence(arguments) is not Dependence.NOTHING:
-            raise self.keep_whole("compiled code computes what fxpipe cannot see", operator)
+            reason = "compiled code computes what fxpipe cannot see"
+            raise self.keep_whole(reason, operator, remedy=remedies.COMPILED)
         return self.paused()
 
     # -- opaque functions ----------------------------------------------------------------------------

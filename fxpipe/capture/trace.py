@@ -15,6 +15,7 @@ from fxpipe.capture.fallback import Decisions, KeepWholeError
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
 from fxpipe.capture.record import Recording, record, record_once
+from fxpipe.capture.reports import leaf_reports
 from fxpipe.capture.results import output_leaves
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import Layout, argument_names, flatten
@@ -23,7 +24,7 @@ from fxpipe.capture.specs import tensor_spec
 from fxpipe.capture.unify import compare_data, confirm, is_certain, unify
 from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
-from fxpipe.ir.capture import Capture, LeafReport
+from fxpipe.ir.capture import Capture
 from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
 
 _ROUNDS: Final = 60
@@ -134,7 +135,7 @@ def _capture(call: _Call, mode: str, verify: bool) -> Capture:
         training=call.model.training,
         mode=mode,
         batch_size=rows,
-        leaves=_reports(call.model, decisions),
+        leaves=leaf_reports(call.model, recording.graph, decisions),
     )
     if verify and not call.has_no_data:
         verify_capture(
@@ -218,10 +219,3 @@ def _signature(call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...
         else:
             inputs.append(InputLeaf(name, node.name, tensor_spec(leaf), dim))
     return CallSignature(call.layout, tuple(inputs), recording.layout, outputs)
-
-
-def _reports(model: nn.Module, decisions: Decisions) -> tuple[LeafReport, ...]:
-    return tuple(
-        LeafReport(path, qualified_class(model.get_submodule(path)), why.reason, why.source)
-        for path, why in decisions.leaves.items()
-    )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxpipe.capture import remedies
 from fxpipe.capture.batch import Batch
 from fxpipe.capture.fallback import KeepWholeError
 from fxpipe.capture.formulas import IDENTITY, SIZE, Formula, fit
@@ -191,6 +192,7 @@ class _Comparison:
             meta.get("path", ""),
             meta.get("source", ""),
             "" if node is None else node.name,
+            remedy=remedies.ROWS,
         )
 
     def _what_changed(self) -> str:

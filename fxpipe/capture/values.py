@@ -14,6 +14,7 @@ import torch.fx
 from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
+from fxpipe.capture import remedies
 from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
@@ -86,11 +87,12 @@ class Values:
 
     def _container(self, value: Any, parts: Parts, children: list[Any], leaf: str | None) -> Any:
         if not all(isinstance(key, _KEYS) for key in parts.items):
-            raise self._refuse(f"a {parts.cls.__name__} with keys that are no plain values")
-        if leaf is not None and parts.shape is Shape.OBJECT and not _is_record(value):
-            raise LookInsideError(
-                f"it is handed a {parts.cls.__name__} that holds tensors", leaf, self._here()
+            raise self._refuse(
+                f"it uses a {parts.cls.__name__} with keys that are no plain values", remedies.KEYS
             )
+        if leaf is not None and parts.shape is Shape.OBJECT and not _is_record(value):
+            reason = f"it is handed a {parts.cls.__name__} that holds tensors"
+            raise LookInsideError(reason, leaf, self._here(), remedy=remedies.OBJECT)
         inner = [self.argument(held, leaf) for held in children]
         if parts.is_plain:
             return parts.make(inner)
@@ -113,11 +115,11 @@ class Values:
             return parameter
         if id(tensor) in self.hidden:
             leaf = self.hidden[id(tensor)][1]
-            raise LookInsideError(
-                "a tensor leaves it by a hook or an attribute", leaf, self._here()
-            )
+            reason = "a tensor leaves it by a hook or an attribute"
+            raise LookInsideError(reason, leaf, self._here(), remedy=remedies.ESCAPES)
         if tensor.requires_grad or tensor.grad_fn is not None or self._is_fake(tensor):
-            raise self._refuse("it uses a tensor that was computed where fxpipe could not see")
+            reason = "it uses a tensor that was computed where fxpipe could not see"
+            raise self._refuse(reason, remedies.ORIGIN)
         return self._script.constant(tensor)
 
     def known(self, value: Any) -> torch.fx.Node | None:
@@ -229,9 +231,10 @@ class Values:
     def _here(self) -> str:
         return self._script.sources.here()
 
-    def _refuse(self, reason: str) -> KeepWholeError:
+    def _refuse(self, reason: str, remedy: str) -> KeepWholeError:
         frames = self._script.frames
-        return KeepWholeError(reason, frames[-1].path if frames else "", self._here())
+        path = frames[-1].path if frames else ""
+        return KeepWholeError(reason, path, self._here(), remedy=remedy)
 
 
 def _writes(node: torch.fx.Node) -> bool:

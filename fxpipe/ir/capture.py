@@ -55,12 +55,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LeafReport:
-    """A module that stays whole although it is no single torch.nn layer, and why."""
+    """A module that stays whole although it is no single torch.nn layer, and why.
+
+    Attributes:
+        path: of the module.
+        module_class: its class.
+        reason: why it is not looked into, as a sentence about the module.
+        source: the user's line that is the reason.
+        operation: what is called there, where it is a single call.
+        remedy: what to change so that it can be looked into, and cut.
+    """
 
     path: str
     module_class: str
     reason: str
     source: str = ""
+    operation: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""What a user can change so that a module need not stay whole, or can be recorded at all.
+
+Each text reads on from "What to do:" and has no full stop: others are put after it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOVE: Final = (
+    "move this part of forward into a submodule of its own (a module that cannot be looked into "
+    "stays whole)"
+)
+"""For what happens in the model's own forward, whatever it is."""
+
+VALUES: Final = (
+    "compute with tensors where Python decides now (torch.where, a mask), or decide in a smaller "
+    "submodule"
+)
+FRACTION: Final = (
+    "compute with the tensor itself (x * s instead of x * s.item()); decide on a comparison "
+    "(if s > 1: instead of if s.item() > 1:); or move this part of forward into a small submodule of "
+    "its own, which then stays whole"
+)
+SHAPES: Final = (
+    "keep the shape of results fixed (a mask, torch.where or topk in place of nonzero or x[mask]), "
+    "or do this in a smaller submodule"
+)
+TRANSFORM: Final = (
+    "use batched operations in place of torch.func transforms, or call those in a smaller submodule"
+)
+COMPILED: Final = "use the function or module as it is before torch.compile or torch.jit"
+GRADIENTS: Final = (
+    "take gradients with torch.autograd.grad, which is recorded, in place of backward()"
+)
+INFERENCE: Final = "use torch.no_grad() in place of torch.inference_mode()"
+RANDOM: Final = (
+    "switch this off by an option of the model (layerdrop=0, apply_spec_augment=False), or draw "
+    "with torch"
+)
+STATE: Final = (
+    "return the tensor, or keep it on the model itself, in place of keeping it on a submodule"
+)
+BACKWARD_HOOKS: Final = "set the hooks on modules further inside, or on tensors"
+ROWS: Final = (
+    "take the same steps for every number of rows, and compute numbers from the sizes of tensors "
+    "(x.shape[0])"
+)
+ORIGIN: Final = (
+    "compute the tensor inside forward with torch functions, or make it a parameter or a buffer of "
+    "the model"
+)
+KEYS: Final = "use strings or numbers as keys"
+ESCAPES: Final = (
+    "let the module return the tensor in place of handing it out by a hook or an attribute"
+)
+OBJECT: Final = "hand over tensors, or tuples, lists, dicts and dataclasses of them"
+ARGUMENT: Final = "return what is new in place of adding it to an argument"
+NO_DATA: Final = 'record a run on data (mode="real")'
+FAST_PATH: Final = "switch the fast path off (enable_nested_tensor=False)"
+UNWRAP: Final = "use the module inside of the wrapper"
