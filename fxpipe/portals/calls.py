@@ -9,6 +9,7 @@ from typing import Any
 import torch.fx
 
 from fxpipe.ir.capture import Capture, Span
+from fxpipe.ir.findings import Fate
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.spec import Opaque, ValueSpec, tensor_specs
 
@@ -42,9 +43,31 @@ def nodes_in(argument: Any) -> tuple[torch.fx.Node, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class SpanFate:
+    """What becomes of a span under a plan.
+
+    Attributes:
+        fate: called, or not.
+        stages: the stages its nodes are in, ascending.
+        reason: which cuts divide it, or why it cannot be called.
+        call: what takes the place of its nodes, if it is called.
+    """
+
+    fate: Fate
+    stages: tuple[int, ...] = ()
+    reason: str = ""
+    call: ModuleCall | None = None
+
+
 def module_calls(capture: Capture, plan: PartitionPlan) -> Iterator[ModuleCall]:
     """The module calls that take the place of their nodes, outermost ones first, in recorded order."""
-    return _Chooser(capture, plan).choose()
+    return (made.call for made in span_fates(capture, plan) if made.call is not None)
+
+
+def span_fates(capture: Capture, plan: PartitionPlan) -> tuple[SpanFate, ...]:
+    """What becomes of every span, in order of ``capture.spans``."""
+    return tuple(_Chooser(capture, plan).fates())
 
 
 class _Chooser:
@@ -62,39 +85,65 @@ class _Chooser:
             if span.parent is not None:
                 self.children.setdefault(span.parent, []).append(index)
 
-    def choose(self) -> Iterator[ModuleCall]:
-        """The module calls taken, in order of their start."""
+    def fates(self) -> Iterator[SpanFate]:
+        """One for each span; what is taken is noted for those that come after."""
         inside: set[int] = set()
         for index, span in enumerate(self.capture.spans):
+            nodes = tuple(n for n in map(self.capture.node, span.nodes) if n in self.body)
+            stages = tuple(sorted({self.plan.stages[node.name] for node in nodes}))
             if span.parent in inside:
                 inside.add(index)
+                yield SpanFate(Fate.INSIDE, stages)
                 continue
-            call = self.call_of(index, span)
-            if call is not None and self.can_be_called(call):
+            made = self.fate(index, nodes, stages)
+            if made.call is not None:
                 inside.add(index)
-                self.note(call)
-                yield call
+                self.note(made.call)
+            yield made
 
-    def call_of(self, index: int, span: Span) -> ModuleCall | None:
-        """The span as a call; None if it lies in no stage, or in several, or cannot be repeated."""
-        nodes = tuple(n for n in map(self.capture.node, span.nodes) if n in self.body)
-        stages = {self.plan.stages[node.name] for node in nodes}
-        if span.fixed is not None or len(stages) != 1:
-            return None
-        return ModuleCall(span, nodes, tuple(self.inner(index)))
+    def fate(
+        self, index: int, nodes: tuple[torch.fx.Node, ...], stages: tuple[int, ...]
+    ) -> SpanFate:
+        """What becomes of a span that is in no call taken so far."""
+        if not stages:
+            return SpanFate(Fate.EMPTY)
+        if len(stages) > 1:
+            return SpanFate(Fate.DIVIDED, stages, self.cuts_in(stages))
+        call = ModuleCall(self.capture.spans[index], nodes, tuple(self.inner(index)))
+        reason = call.span.fixed or self.why_not(call)
+        if reason is not None:
+            return SpanFate(Fate.FLAT, stages, reason)
+        return SpanFate(Fate.CALLED, stages, call=call)
 
     def inner(self, index: int) -> Iterator[Span]:
         for child in self.children.get(index, ()):
             yield self.capture.spans[child]
             yield from self.inner(child)
 
-    def can_be_called(self, call: ModuleCall) -> bool:
-        return (
-            all(node.name in call.span.outputs for node in self.read_outside(call))
-            and all(self.is_available(node, call) for node in call.reads)
-            and self.hears_only_arguments(call)
-            and self.counts_on(call)
+    def cuts_in(self, stages: tuple[int, ...]) -> str:
+        """The cuts between some stages, named as the plan names them."""
+        starts = self.plan.starts or tuple(
+            self.plan.nodes_of(stage)[0] for stage in range(1, self.plan.num_stages)
         )
+        inner = starts[stages[0] : stages[-1]]
+        return f"cut before {' and '.join(inner)}"
+
+    def why_not(self, call: ModuleCall) -> str | None:
+        """Why a span that lies in one stage cannot be called in it; None if it can."""
+        outside = next(
+            (n for n in self.read_outside(call) if n.name not in call.span.outputs), None
+        )
+        if outside is not None:
+            return f"{outside.name} is read outside, and is not part of its result"
+        missing = next((n for n in call.reads if not self.is_available(n, call)), None)
+        if missing is not None:
+            return f"its argument {missing.name} is not at hand where it would be called"
+        unheard = self.unheard(call)
+        if unheard is not None:
+            return f"it reads {unheard.name}, which is not among its arguments"
+        if not self.counts_on(call):
+            return "an earlier call that draws random numbers is in another stage or written out"
+        return None
 
     def read_outside(self, call: ModuleCall) -> Iterator[torch.fx.Node]:
         inside = set(call.nodes)
@@ -106,14 +155,12 @@ class _Chooser:
             return True
         return node not in self.hidden and self.order[node] < self.order[call.nodes[0]]
 
-    def hears_only_arguments(self, call: ModuleCall) -> bool:
-        """Whether no value comes in past the arguments (through a closure of another stage, say)."""
+    def unheard(self, call: ModuleCall) -> torch.fx.Node | None:
+        """A value that comes in past the arguments (through a closure of another stage, say)."""
         known = {*call.nodes, *call.reads}
-        return all(
-            node in known or node.op == "get_attr" or not _carries_data(node)
-            for inner in call.nodes
-            for node in inner.all_input_nodes
-        )
+        read = (node for inner in call.nodes for node in inner.all_input_nodes)
+        strange = (node for node in read if node not in known and node.op != "get_attr")
+        return next((node for node in strange if _carries_data(node)), None)
 
     def counts_on(self, call: ModuleCall) -> bool:
         """Whether the calls of each module that draws stay numbered without gaps within the stage.

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxpipe.ir.capture import Capture
+from fxpipe.ir.capture import Capture, Span
+from fxpipe.ir.findings import Fate
 from fxpipe.ir.plan import PartitionPlan
-from fxpipe.portals.calls import ModuleCall, drawing_paths, module_calls
+from fxpipe.portals.calls import ModuleCall, SpanFate, drawing_paths, module_calls, span_fates
 from fxpipe.portals.steps import stage_steps
 from tests.builders import build_capture, plan_at
 
@@ -148,3 +149,41 @@ def test_drawing_paths() -> None:
     capture = build_capture(Again(), torch.randn(8))
     call = next(module_calls(capture, plan_at(capture)))
     assert drawing_paths(call) == {"noise": False, "noise.drop": True}
+
+
+def fates(capture: Capture, plan: PartitionPlan) -> list[str]:
+    return [f"{span.path}: {made.fate}" for span, made in paired(capture, plan)]
+
+
+def paired(capture: Capture, plan: PartitionPlan) -> list[tuple[Span, SpanFate]]:
+    return list(zip(capture.spans, span_fates(capture, plan), strict=True))
+
+
+def test_every_span_has_a_fate() -> None:
+    capture = build_capture(Model(), torch.randn(2))
+    plan = plan_at(capture, "add_1")
+    assert fates(capture, plan) == ["outer: divided", "outer.one: called", "outer.two: divided"]
+    assert [made.stages for made in span_fates(capture, plan)] == [(0, 1), (0,), (0, 1)]
+    assert span_fates(capture, plan)[0].reason == "cut before add_1"
+    whole = fates(capture, plan_at(capture))
+    assert whole == ["outer: called", "outer.one: inside", "outer.two: inside"]
+
+
+def test_a_call_of_several_cuts_names_all_of_them() -> None:
+    capture = build_capture(Model(), torch.randn(2))
+    made = span_fates(capture, replace(plan_at(capture, "add", "add_1"), starts=("a", "b")))
+    assert [each.reason for each in made] == ["cut before a and b", "cut before a", "cut before b"]
+
+
+def test_what_is_written_out_has_a_reason() -> None:
+    capture = build_capture(Model(), torch.randn(2))
+    fixed = changed(capture, 0, fixed="it keeps secrets")
+    made = span_fates(fixed, plan_at(fixed))[0]
+    assert (made.fate, made.reason) == (Fate.FLAT, "it keeps secrets")
+    deaf = changed(capture, 0, outputs={})
+    assert (
+        span_fates(deaf, plan_at(deaf))[0].reason
+        == "mul is read outside, and is not part of its result"
+    )
+    empty = changed(capture, 2, nodes=())
+    assert span_fates(empty, plan_at(empty, "relu_1"))[2].fate is Fate.EMPTY
