@@ -151,11 +151,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Example:
-    """A micro-batch to record a model with, and along which dimension each leaf has its rows."""
+    """A micro-batch to record a model with, and along which dimension each leaf has its rows.
+
+    `may_be_whole`: whether it may turn out that none has any (see `trace`).
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     batch_dims: tuple[int | None, ...] | None
+    may_be_whole: bool = False
 
 
 def first_line(model: nn.Module, example: Example, options: Options) -> Line:
@@ -181,6 +185,7 @@ def _trace(model: nn.Module, example: Example, options: Options) -> Capture:
         mode=options.capture,
         verify=options.verify,
         batch_dims=example.batch_dims,
+        may_be_whole=example.may_be_whole,
     )
 
 

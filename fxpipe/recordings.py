@@ -16,6 +16,7 @@ from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.compiler import Example, Line, first_line, next_line
+from fxpipe.ir.capture import Capture
 from fxpipe.options import Options
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
@@ -51,6 +52,7 @@ class Recordings:
         self._lanes = lanes
         self._backend = backend
         self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
+        self._without_rows: Capture | None = None
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
 
@@ -83,12 +85,21 @@ class Recordings:
         Besides the situation: which modules the model has, and the plain attributes of those that the
         stages do not call but write out.
         """
-        like = self.line.capture if self.line is not None else None
         return (
-            situation_of(self._model, args, kwargs, like=like),
+            situation_of(self._model, args, kwargs, like=self._like),
             tuple(map(id, self._model.modules())),
             self._attributes(),
         )
+
+    @property
+    def _like(self) -> Capture | None:
+        """The capture that says where inputs have their rows.
+
+        What seemed to be rows may turn out to be none: the first graph's last nodes had no edges.
+        """
+        if self._without_rows is not None:
+            return self._without_rows
+        return self.line.capture if self.line is not None else None
 
     def _attributes(self) -> Hashable:
         found = []
@@ -149,7 +160,10 @@ class Recordings:
         tensors = [*self._model.parameters(), *self._model.buffers()]
         example = self._micro_batch(args, kwargs)
         with together(tensors, torch.device(device)):
-            return next_line(self._model, example, self._options, self.line)
+            line = next_line(self._model, example, self._options, self.line)
+        if example.may_be_whole and not line.capture.has_rows:
+            self._without_rows = line.capture
+        return line
 
     def _micro_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Example:
         """The arguments with as many rows as the first micro-batch, but two at least."""
@@ -157,18 +171,20 @@ class Recordings:
         if self.line is None:
             batch = choose_batch(self._model, leaves, layout)
         else:
-            batch = batch_of(leaves, layout, self.line.capture)
-        if batch is not None:
-            if batch.size == 0:
-                raise ValueError("the batch is empty: it has 0 rows")
-            rows = max(2, -(-batch.size // min(self._options.chunks, batch.size)))
-            # No input that is given whole may look as if it had the micro-batch's rows.
-            others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
-            while rows in others:
-                rows += 1
-            leaves = resized(leaves, batch, rows)
-        some_args, some_kwargs = layout.unflatten(leaves)
-        return Example(some_args, some_kwargs, None if batch is None else batch.dims)
+            batch = batch_of(leaves, layout, self._like)
+        if batch is None:
+            return Example(args, dict(kwargs), (None,) * len(leaves))
+        if batch.size == 0:
+            raise ValueError("the batch is empty: it has 0 rows")
+        if self._options.chunks == 1:
+            return Example(args, dict(kwargs), batch.dims, may_be_whole=True)
+        rows = max(2, -(-batch.size // min(self._options.chunks, batch.size)))
+        # No input that is given whole may look as if it had the micro-batch's rows.
+        others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
+        while rows in others:
+            rows += 1
+        some_args, some_kwargs = layout.unflatten(resized(leaves, batch, rows))
+        return Example(some_args, some_kwargs, batch.dims)
 
 
 def _written_out(line: Line) -> tuple[str, ...]:

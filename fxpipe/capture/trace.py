@@ -40,6 +40,7 @@ def trace(
     mode: str = "auto",
     verify: bool = True,
     batch_dims: Sequence[int | None] | None = None,
+    may_be_whole: bool | None = None,
 ) -> Capture:
     """The graph of one run of a model, valid for every batch size.
 
@@ -59,6 +60,9 @@ def trace(
             `fxpipe.capture.signature.flatten`), None for leaves that every micro-batch is given whole.
             None: the inputs with the most common size along dimension 0 (or 1, where a module of
             the model takes sequences first) have rows.
+        may_be_whole: whether, if the model fails on another number of rows than the example's (as
+            with the nodes of a graph), no input has rows and the capture holds for the example's
+            sizes. None: if `batch_dims` is None.
 
     Raises:
         ValueError: if there is no such mode, or `batch_dims` does not fit the arguments.
@@ -74,8 +78,21 @@ def trace(
         else given_batch(leaves, batch_dims)
     )
     call = _Call(model, leaves, layout, batch)
-    capture = _cascade(call, mode, verify)
+    may_be_whole = batch_dims is None if may_be_whole is None else may_be_whole
+    capture = _captured(call, mode, verify, may_be_whole)
     return replace(capture, situation=situation_of(model, args, kwargs, like=capture))
+
+
+class _OtherRowsError(Exception):
+    """The model fails on another number of rows than the example has: with `error`."""
+
+    def __init__(self, error: Exception, rows: int, batch: Batch) -> None:
+        super().__init__(
+            f"To record it for every batch size, the model was run on {rows} rows, where the example "
+            f"has {batch.size}. If it takes no batches (the nodes of a graph, say, are no rows), its "
+            "inputs must be given whole: in a pipeline by one micro-batch (chunks=1)."
+        )
+        self.error = error
 
 
 @dataclass
@@ -92,6 +109,17 @@ class _Call:
         """Whether the model or its inputs are on the meta device."""
         held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
         return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
+
+
+def _captured(call: _Call, mode: str, verify: bool, may_be_whole: bool) -> Capture:
+    """A capture for every batch size, or, where that may be, for the example's sizes."""
+    try:
+        return _cascade(call, mode, verify)
+    except _OtherRowsError as failed:
+        if not may_be_whole:
+            failed.error.add_note(str(failed))
+            raise failed.error from None
+    return _cascade(replace(call, batch=None), mode, verify)
 
 
 def _cascade(call: _Call, mode: str, verify: bool) -> Capture:
@@ -161,8 +189,7 @@ def _record_both(
     sizes = (batch.recorded, batch.other)
 
     def recorded(rows: int) -> Recording:
-        leaves = resized(call.leaves, batch, rows)
-        return record(call.model, leaves, call.layout, decisions, mode)
+        return _record_rows(call, batch, rows, decisions, mode)
 
     for _ in range(_ROUNDS):
         known = len(decisions)
@@ -184,6 +211,25 @@ def _record_both(
             continue
         return first, tuple(output_leaves(first.outputs, second.outputs, sizes)), sizes[0]
     raise CaptureError("the two recordings at different batch sizes never agree")
+
+
+def _record_rows(
+    call: _Call, batch: Batch, rows: int, decisions: Decisions, mode: str
+) -> Recording:
+    """A recording with another number of rows.
+
+    Raises:
+        _OtherRowsError: if the model fails on them.
+    """
+    leaves = resized(call.leaves, batch, rows)
+    try:
+        return record(call.model, leaves, call.layout, decisions, mode)
+    except CaptureError:
+        raise
+    except Exception as error:
+        if rows == batch.size:
+            raise
+        raise _OtherRowsError(error, rows, batch) from error
 
 
 def _try_other_data(call: _Call, decisions: Decisions, first: Recording, batch: Batch) -> None:

@@ -121,6 +121,11 @@ class Capture:
         skip = ("placeholder", "get_attr", "output")
         return tuple(node for node in self.graph.nodes if node.op not in skip)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether some input is cut into micro-batches; else the sizes of inputs are fixed."""
+        return any(leaf.batch_dim is not None for leaf in self.signature.inputs)
+
     def spec(self, name: str) -> ValueSpec:
         """Shapes and dtypes of a node's value at the recorded batch size."""
         value: ValueSpec = self.node(name).meta["spec"]

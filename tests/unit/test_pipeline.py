@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import fxpipe
 from fxpipe.errors import CaptureError, ExecutionError, FormatError, InfeasiblePlanError
 from tests.reference import run_eager_step
+from tests.unit.capture.small import Neighbours
 
 
 class Net(nn.Module):
@@ -259,6 +260,46 @@ def test_an_input_given_whole_stays_whole_when_the_batch_has_as_many_rows() -> N
             parts = X[:count].tensor_split(min(4, count))
             expected = torch.cat([model(part, table) for part in parts])
             assert torch.equal(pipe(X[:count], table), expected)
+
+
+def graph(nodes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(nodes)
+    edges = torch.randint(0, nodes, (2, 3 * nodes), generator=generator)
+    return torch.randn(nodes, 4, generator=generator), edges
+
+
+def test_a_graph_is_one_micro_batch_and_another_one_is_recorded_anew() -> None:
+    model = Neighbours()
+    with compiled(model, chunks=1) as pipe, torch.no_grad():
+        for nodes in (9, 16, 9, 12):
+            assert torch.equal(pipe(*graph(nodes)), model(*graph(nodes)))
+
+
+def test_what_seemed_to_be_rows_may_turn_out_to_be_none() -> None:
+    class Sized(Neighbours):
+        """Its recording holds the number of nodes, unless that is known to be free."""
+
+        def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+            return super().forward(x, edges).view(len(x), 4) * int(x.shape[0])
+
+    model, edges = Sized(), graph(6)[1]  # the last nodes have no edges
+    with compiled(model, chunks=1) as pipe, torch.no_grad():
+        for nodes in (16, 12, 6, 8, 7):
+            x = graph(nodes)[0]
+            assert torch.equal(pipe(x, edges), model(x, edges))
+        for nodes in (9, 16, 9):
+            assert torch.equal(pipe(*graph(nodes)), model(*graph(nodes)))
+            x = graph(nodes + 5)[0]
+            assert torch.equal(pipe(x, graph(nodes)[1]), model(x, graph(nodes)[1]))
+
+
+def test_a_graph_cannot_be_cut_into_micro_batches() -> None:
+    with (
+        compiled(Neighbours(), chunks=2) as pipe,
+        pytest.raises((IndexError, RuntimeError)) as caught,
+    ):
+        pipe(*graph(16))
+    assert any("chunks=1" in note for note in caught.value.__notes__)
 
 
 class Counts(Net):

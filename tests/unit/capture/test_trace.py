@@ -267,3 +267,27 @@ def test_sequence_first_models_are_batched_along_dimension_one() -> None:
     assert [leaf.batch_dim for leaf in capture.signature.placeholders] == [1]
     assert [leaf.batch_dim for leaf in capture.signature.outputs] == [1, 1, 1]
     assert_agrees(capture, model, (tokens,), rows=5)
+
+
+def test_what_takes_no_other_number_of_rows_has_none() -> None:
+    model, x = small.Neighbours(), torch.randn(6, 4)
+    edges = torch.tensor([[0, 5, 3, 2], [1, 4, 5, 0]])
+    capture = trace(model, (x, edges))
+    assert [leaf.batch_dim for leaf in capture.signature.placeholders] == [None, None]
+    assert [leaf.batch_dim for leaf in capture.signature.outputs] == [None]
+    assert_agrees(capture, model, (x, edges))
+
+
+def test_rows_that_are_asked_for_must_be_taken() -> None:
+    edges = torch.tensor([[0, 5, 3, 2], [1, 4, 5, 0]])
+    with pytest.raises((IndexError, RuntimeError)) as caught:
+        trace(small.Neighbours(), (torch.randn(6, 4), edges), batch_dims=(0, None))
+    assert "on 3 rows, where the example has 6" not in str(caught.value)
+    assert any("chunks=1" in note for note in caught.value.__notes__)
+
+
+def test_a_call_that_fails_anyway_raises_the_models_own_error() -> None:
+    with pytest.raises(RuntimeError, match="6x3 and 4x4") as caught:
+        trace(small.Mlp(), (torch.randn(6, 3),))
+    assert not hasattr(caught.value, "__notes__")
+    assert caught.value.__context__ is None
