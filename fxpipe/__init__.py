@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from fxpipe.errors import PartitionError as PartitionError
     from fxpipe.errors import ScheduleError as ScheduleError
     from fxpipe.errors import TransportError as TransportError
+    from fxpipe.errors import UnsupportedCountsError as UnsupportedCountsError
     from fxpipe.execution import StepResult as StepResult
     from fxpipe.execution import run as run
     from fxpipe.ir.action import Compute as Compute
+    from fxpipe.ir.action import Fused as Fused
     from fxpipe.ir.action import Kind as Kind
+    from fxpipe.ir.action import Update as Update
     from fxpipe.ir.capture import Capture as Capture
     from fxpipe.ir.cluster import Cluster as Cluster
     from fxpipe.ir.cost import CostProfile as CostProfile
@@ -68,7 +71,7 @@ _HOME: Final = {
     "fxpipe.simulator.engine": ("simulate",),
     "fxpipe.execution": ("StepResult", "run"),
     "fxpipe.viz.render": ("render",),
-    "fxpipe.ir.action": ("Compute", "Kind"),
+    "fxpipe.ir.action": ("Compute", "Fused", "Kind", "Update"),
     "fxpipe.ir.capture": ("Capture",),
     "fxpipe.ir.cluster": ("Cluster",),
     "fxpipe.ir.cost": ("CostProfile", "StageCost"),
@@ -92,6 +95,7 @@ _HOME: Final = {
         "PartitionError",
         "ScheduleError",
         "TransportError",
+        "UnsupportedCountsError",
     ),
 }
 

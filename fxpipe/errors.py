@@ -7,6 +7,7 @@
     │   └ IllegalPlanError        lists every violation, not the first
     ├ CodegenError
     ├ ScheduleError
+    │   ├ UnsupportedCountsError  a named schedule cannot have so many stages, ranks, micro-batches
     │   ├ IllegalScheduleError    names rank, position, missing action
     │   └ DeadlockError           who waits for whom
     ├ ExecutionError              of another process, or of fxpipe's own running
@@ -45,6 +46,10 @@ class CodegenError(FxPipeError):
 
 class ScheduleError(FxPipeError):
     """A schedule cannot be built or does not fit the stages and micro-batches at hand."""
+
+
+class UnsupportedCountsError(ScheduleError):
+    """A named schedule has no order for so many stages, ranks or micro-batches; says what it has."""
 
 
 class IllegalScheduleError(ScheduleError):

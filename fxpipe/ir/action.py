@@ -1,7 +1,10 @@
 """What a rank can be told to do: `Compute`, `Transfer`, `Update`; `Action` is their union.
 
+Schedules are made of cells: `Compute`, `Update`, or `Fused`, which is several computations in one.
+
 The text form of compute actions is torch.distributed.pipelining's: ``2F0`` is the forward of
-micro-batch 0 on stage 2, ``1I3`` an input-only backward, ``0W1`` a weight-only one.
+micro-batch 0 on stage 2, ``1I3`` an input-only backward, ``0W1`` a weight-only one, and
+``(0F4;3B1)OVERLAP_F_B`` a cell of two. ``2R0``, a recomputation, and ``2U``, an update, are ours.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ class Kind(StrEnum):
     BACKWARD = "B"
     BACKWARD_INPUT = "I"
     BACKWARD_WEIGHT = "W"
+    RECOMPUTE = "R"
+    """The forward run again, from what the stage read, for the sake of its backward."""
 
 
 class Payload(StrEnum):
@@ -53,12 +58,36 @@ class Compute:
         Raises:
             ValueError: if the text is no compute action.
         """
-        match = re.fullmatch(r"\s*(\d+)([FBIW])(\d+)\s*", text)
+        match = _COMPUTE.fullmatch(text)
         if match is None:
             raise ValueError(
-                f"{text!r} is no action: expected <stage><F|B|I|W><micro-batch>, as in 2F0"
+                f"{text!r} is no action: expected <stage><F|B|I|W|R><micro-batch>, as in 2F0"
             )
         return cls(Kind(match[2]), int(match[1]), int(match[3]))
+
+
+_COMPUTE: Final = re.compile(r"\s*(\d+)([FBIWR])(\d+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Computations of one rank in one cell: it starts when all can, and hands on at its end.
+
+    Inside, what one computes may overlap with what another has to wait for (a forward and a backward
+    of other micro-batches, as in DualPipe).
+    """
+
+    actions: tuple[Compute, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.actions) < 2:
+            raise ValueError(f"a fused cell has two actions or more, got {len(self.actions)}")
+
+    def __str__(self) -> str:
+        return f"({';'.join(map(str, self.actions))}){_FUSED_SUFFIX}"
+
+
+_FUSED_SUFFIX: Final = "OVERLAP_F_B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +119,31 @@ class Update:
 
 
 Action: TypeAlias = Compute | Transfer | Update
+"""What a rank does, one after another."""
+
+Cell: TypeAlias = Compute | Fused | Update
+"""What a schedule is made of."""
 
 BACKWARDS: Final = (Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+
+
+def cell_from_text(text: str) -> Cell:
+    """The cell that ``str`` wrote: ``2F0``, ``2U`` or ``(0F4;3B1)OVERLAP_F_B``.
+
+    Raises:
+        ValueError: if the text is no cell.
+    """
+    text = text.strip()
+    if text.startswith("(") and text.endswith(f"){_FUSED_SUFFIX}"):
+        inside = text[1 : -len(_FUSED_SUFFIX) - 1]
+        return Fused(tuple(Compute.from_text(word) for word in inside.split(";")))
+    if text.endswith("U") and text[:-1].isdecimal():
+        return Update(int(text[:-1]))
+    return Compute.from_text(text)
+
+
+def computes_of(cell: Cell) -> tuple[Compute, ...]:
+    """The computations of a cell, in order; none for an update."""
+    if isinstance(cell, Compute):
+        return (cell,)
+    return cell.actions if isinstance(cell, Fused) else ()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
+
+from fxpipe.ir.action import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +33,56 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Costs of one stage for one micro-batch: seconds, and bytes kept between forward and backward."""
+    """Costs of one stage for one micro-batch: seconds, and bytes kept between forward and backward.
+
+    Attributes:
+        forward: seconds.
+        backward: seconds of a full backward.
+        weight: the part of `backward` that makes parameter gradients.
+        saved_bytes: kept from forward to backward.
+        parameter_bytes: of the stage's parameters.
+        weight_bytes: the part of `saved_bytes` that the weight half of a split backward needs: it
+            stays from the input half on. None: all of it.
+        input_bytes: kept from forward to recomputation, where there is one.
+        recompute: seconds of a recomputation; None: a forward's.
+        update: seconds of the optimiser step.
+    """
 
     forward: float
     backward: float
     weight: float = 0.0
     saved_bytes: int = 0
     parameter_bytes: int = 0
+    weight_bytes: int | None = None
+    input_bytes: int = 0
+    recompute: float | None = None
+    update: float = 0.0
 
     @property
     def input(self) -> float:
         """Seconds of the part of backward that makes the gradient of the inputs."""
         return self.backward - self.weight
+
+    def seconds(self, kind: Kind) -> float:
+        """Seconds of one computation."""
+        match kind:
+            case Kind.FORWARD:
+                return self.forward
+            case Kind.BACKWARD:
+                return self.backward
+            case Kind.BACKWARD_INPUT:
+                return self.input
+            case Kind.BACKWARD_WEIGHT:
+                return self.weight
+            case Kind.RECOMPUTE:
+                return self.forward if self.recompute is None else self.recompute
+            case _:
+                assert_never(kind)
+
+    @property
+    def kept_for_weight(self) -> int:
+        """Bytes that stay between the two halves of a split backward."""
+        return self.saved_bytes if self.weight_bytes is None else self.weight_bytes
 
 
 @dataclass(frozen=True)

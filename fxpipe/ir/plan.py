@@ -45,24 +45,59 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Stage → rank."""
+    """Stage → rank, for one copy of the stages or for several replicas of them.
+
+    Attributes:
+        ranks: stage → rank.
+        replicas: stage → rank of each further copy.
+        copy_of: micro-batch → the copy it runs through; 0, which is `ranks`, for those beyond its end.
+    """
 
     ranks: tuple[int, ...]
+    replicas: tuple[tuple[int, ...], ...] = ()
+    copy_of: tuple[int, ...] = ()
 
     @classmethod
     def loop(cls, ranks: int, stages_per_rank: int = 1) -> Placement:
         """Stage s on rank ``s % ranks``."""
-        return cls(tuple(stage % ranks for stage in range(ranks * stages_per_rank)))
+        return cls.round_robin(ranks * stages_per_rank, ranks)
 
-    def rank_of(self, stage: int) -> int:
-        """The rank that runs a stage."""
-        return self.ranks[stage]
+    @classmethod
+    def round_robin(cls, stages: int, ranks: int) -> Placement:
+        """Any number of stages in a loop: stage s on rank ``s % ranks``."""
+        return cls(tuple(stage % ranks for stage in range(stages)))
+
+    @classmethod
+    def fold(cls, ranks: int, stages_per_rank: int = 2) -> Placement:
+        """Down the ranks and up again, in turns: a V for two stages per rank, else a zig-zag.
+
+            4 ranks, 2 stages each      rank 0:  0 7      at a turn two stages of one rank follow
+                                        rank 1:  1 6      each other, and the value between them
+                                        rank 2:  2 5      needs no transfer
+                                        rank 3:  3 4
+
+        With an even number of stages per rank a stage and its mirror image share a rank, as a
+        U-Net's encoder level and its decoder level do: the skip between them is handed over locally.
+        """
+        down = tuple(range(ranks))
+        legs = (down[::-1] if leg % 2 else down for leg in range(stages_per_rank))
+        return cls(tuple(rank for leg in legs for rank in leg))
+
+    def rank_of(self, stage: int, micro_batch: int = 0) -> int:
+        """The rank that runs a stage (for a micro-batch, where there are replicas)."""
+        return self.ranks_for(micro_batch)[stage]
+
+    def ranks_for(self, micro_batch: int) -> tuple[int, ...]:
+        """Stage → rank, of the copy that a micro-batch runs through."""
+        copy = self.copy_of[micro_batch] if micro_batch < len(self.copy_of) else 0
+        return self.replicas[copy - 1] if copy else self.ranks
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages a rank runs, ascending."""
-        return tuple(stage for stage, at in enumerate(self.ranks) if at == rank)
+        copies = (self.ranks, *self.replicas)
+        return tuple(sorted({s for copy in copies for s, at in enumerate(copy) if at == rank}))
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""
-        return max(self.ranks) + 1
+        return 1 + max(max(copy) for copy in (self.ranks, *self.replicas))

@@ -3,58 +3,116 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from fxpipe.ir.action import Compute, Kind
+from fxpipe.errors import ScheduleError
+from fxpipe.ir.action import Cell, Compute, Kind, cell_from_text, computes_of
 from fxpipe.ir.plan import Placement
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Per rank, the compute actions in order. The value users write, searches find, pictures show."""
+    """Per rank, the cells in order. The value users write, searches find, pictures show.
 
-    ranks: tuple[tuple[Compute, ...], ...]
+    Attributes:
+        ranks: per rank, computations, fused cells of several, and updates.
+        name: what it is called.
+        replicas: copies of every stage, on ranks of their own; each micro-batch runs through one.
+    """
+
+    ranks: tuple[tuple[Cell, ...], ...]
     name: str = ""
+    replicas: int = 1
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
 
-    @property
+    @cached_property
+    def computes(self) -> tuple[tuple[Compute, ...], ...]:
+        """Per rank, the computations in order: cells opened, updates left out."""
+        return tuple(
+            tuple(action for cell in cells for action in computes_of(cell)) for cells in self.ranks
+        )
+
+    @cached_property
     def num_stages(self) -> int:
         """Number of stages that have an action."""
-        return 1 + max((a.stage for rank in self.ranks for a in rank), default=-1)
+        return 1 + max((a.stage for rank in self.computes for a in rank), default=-1)
 
-    @property
+    @cached_property
     def num_micro_batches(self) -> int:
         """Number of micro-batches that have an action."""
-        return 1 + max((a.micro_batch for rank in self.ranks for a in rank), default=-1)
+        return 1 + max((a.micro_batch for rank in self.computes for a in rank), default=-1)
 
-    @property
+    @cached_property
     def has_backward(self) -> bool:
         """Whether any action is a backward (False: forward only)."""
-        return any(a.kind is not Kind.FORWARD for rank in self.ranks for a in rank)
+        forwards = (Kind.FORWARD, Kind.RECOMPUTE)
+        return any(a.kind not in forwards for rank in self.computes for a in rank)
 
-    @property
-    def placement(self) -> Placement:
-        """The rank of every stage: where its actions stand."""
-        where: dict[int, int] = {}
-        for rank, actions in enumerate(self.ranks):
+    @cached_property
+    def ascends(self) -> bool:
+        """Whether every stage of every rank takes its micro-batches in ascending order.
+
+        That holds for each kind of action, a full backward counting as both its halves. Sums over
+        micro-batches then have the order of a plain loop.
+        """
+        last: dict[tuple[int, int, str], int] = {}
+        for rank, actions in enumerate(self.computes):
             for action in actions:
-                where.setdefault(action.stage, rank)
-        return Placement(tuple(where[stage] for stage in range(self.num_stages)))
+                for kind in "IW" if action.kind is Kind.BACKWARD else action.kind:
+                    key = (rank, action.stage, kind)
+                    if last.get(key, -1) >= action.micro_batch:
+                        return False
+                    last[key] = action.micro_batch
+        return True
 
-    @classmethod
-    def from_text(cls, text: str, name: str = "") -> Schedule:
-        """One line per rank, actions separated by spaces or commas: ``0F0 0F1 0B0 0B1``.
+    @cached_property
+    def placement(self) -> Placement:
+        """The rank of every stage: where its actions stand.
 
         Raises:
-            ValueError: if a word is no compute action.
+            ScheduleError: if a stage has no actions, or some micro-batch none of it where there are
+                replicas.
+        """
+        homes: dict[int, dict[int, int]] = {}
+        for rank, actions in enumerate(self.computes):
+            for action in actions:
+                copy = action.micro_batch if self.replicas > 1 else 0
+                homes.setdefault(copy, {}).setdefault(action.stage, rank)
+        copies: dict[tuple[int, ...], int] = {}
+        copy_of = []
+        for micro_batch, where in sorted(homes.items()):
+            missing = set(range(self.num_stages)) - set(where)
+            if missing:
+                of = f" for micro-batch {micro_batch}" if self.replicas > 1 else ""
+                raise ScheduleError(f"no rank runs stage {min(missing)}{of}")
+            ranks = tuple(where[stage] for stage in range(self.num_stages))
+            copy_of.append(copies.setdefault(ranks, len(copies)))
+        first, *others = copies or [()]
+        return Placement(first, tuple(others), tuple(copy_of) if others else ())
+
+    @classmethod
+    def from_text(cls, text: str, name: str = "", replicas: int = 1) -> Schedule:
+        """One line per rank, cells separated by spaces or commas: ``0F0 0F1 0B0 0B1``.
+
+        The CSV files of torch.distributed.pipelining are such texts (`fxpipe.ir.torch_order` reads
+        those with transfers in them, too).
+
+        Raises:
+            ValueError: if a word is no cell.
         """
         rows = [
             line.replace(",", " ").split() for line in text.strip().splitlines() if line.strip()
         ]
-        return cls(tuple(tuple(Compute.from_text(word) for word in row) for row in rows), name)
+        ranks = tuple(tuple(cell_from_text(word) for word in row) for row in rows)
+        return cls(ranks, name, replicas)
+
+    def to_text(self) -> str:
+        """The text that `from_text` reads."""
+        return str(self)
 
     def __str__(self) -> str:
         return "\n".join(" ".join(map(str, rank)) for rank in self.ranks)

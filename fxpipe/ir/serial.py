@@ -2,7 +2,7 @@
 
     {"fxpipe": "Cluster", "version": 1, "value": {"ranks": 2, "latency": 0.0, …}}
 
-Compute actions and updates are written as their text (``2F0``, ``2U``), transfers as lists. Tuples,
+The cells of schedules are written as their text (``2F0``, ``2U``), transfers as lists. Tuples,
 dicts and tensors in value specs are tagged: ``{"tuple": […]}``, ``{"tensor": ["int8", [8], false]}``.
 """
 
@@ -14,7 +14,16 @@ from dataclasses import asdict
 from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from fxpipe.errors import FormatError
-from fxpipe.ir.action import Action, Compute, Direction, Payload, Transfer, Update
+from fxpipe.ir.action import (
+    Action,
+    Compute,
+    Direction,
+    Fused,
+    Payload,
+    Transfer,
+    Update,
+    cell_from_text,
+)
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import CostProfile, NodeCost
 from fxpipe.ir.plan import PartitionPlan
@@ -126,15 +135,15 @@ def _read_cluster(data: Any) -> Cluster:
 
 
 def _write_schedule(schedule: Schedule) -> Any:
-    return {
-        "name": schedule.name,
-        "ranks": [" ".join(map(str, actions)) for actions in schedule.ranks],
-    }
+    body: dict[str, Any] = {"name": schedule.name}
+    if schedule.replicas != 1:
+        body["replicas"] = schedule.replicas
+    return body | {"ranks": [" ".join(map(str, cells)) for cells in schedule.ranks]}
 
 
 def _read_schedule(data: Any) -> Schedule:
-    rows = (tuple(Compute.from_text(word) for word in row.split()) for row in data["ranks"])
-    return Schedule(tuple(rows), data["name"])
+    rows = (tuple(cell_from_text(word) for word in row.split()) for row in data["ranks"])
+    return Schedule(tuple(rows), data["name"], data.get("replicas", 1))
 
 
 def _write_timeline(timeline: Timeline) -> Any:
@@ -162,7 +171,10 @@ def _write_action(action: Action) -> Any:
 
 def _read_action(data: Any) -> Action:
     if isinstance(data, str):
-        return Update(int(data[:-1])) if data.endswith("U") else Compute.from_text(data)
+        action = cell_from_text(data)
+        if isinstance(action, Fused):
+            raise ValueError(f"{data!r} in a timeline: cells are opened there")
+        return action
     direction, payload, value, source, target, micro_batch = data
     return Transfer(Direction(direction), Payload(payload), value, source, target, micro_batch)
 

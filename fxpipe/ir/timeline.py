@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from fxpipe.ir.action import Action, Compute
 
@@ -36,21 +37,30 @@ class Timeline:
     source: str
     peak_bytes: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         """Number of ranks."""
         return 1 + max((span.rank for span in self.spans), default=-1)
 
-    @property
+    @cached_property
     def makespan(self) -> float:
         """Seconds from the first start to the last end."""
         if not self.spans:
             return 0.0
         return max(span.end for span in self.spans) - min(span.start for span in self.spans)
 
+    @cached_property
+    def _computes(self) -> dict[int, tuple[Span, ...]]:
+        """Rank → its computations."""
+        found: dict[int, list[Span]] = {}
+        for span in self.spans:
+            if isinstance(span.action, Compute):
+                found.setdefault(span.rank, []).append(span)
+        return {rank: tuple(spans) for rank, spans in found.items()}
+
     def compute_spans(self, rank: int) -> tuple[Span, ...]:
         """A rank's computations, in order."""
-        return tuple(s for s in self.spans if s.rank == rank and isinstance(s.action, Compute))
+        return self._computes.get(rank, ())
 
     def busy(self, rank: int) -> float:
         """Seconds a rank computed."""

@@ -13,6 +13,7 @@ _WORDS = {
     Kind.BACKWARD: "backward",
     Kind.BACKWARD_INPUT: "backward of the inputs",
     Kind.BACKWARD_WEIGHT: "backward of the weights",
+    Kind.RECOMPUTE: "recomputation",
 }
 
 

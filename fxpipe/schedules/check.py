@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from functools import cache
+from collections.abc import Collection, Iterator
 
-from fxpipe.errors import DeadlockError, IllegalScheduleError
-from fxpipe.ir.action import Compute, Kind
+from fxpipe.errors import IllegalScheduleError
+from fxpipe.ir.action import BACKWARDS, Compute, Kind, Update
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
-from fxpipe.schedules.depend import MAKES, Result, needs
-
-_Key = tuple[Result, int, int]
-"""A result, its stage, its micro-batch."""
-
-_Needed = Callable[[Kind, int], tuple[tuple[Result, int], ...]]
-"""(kind, stage) → what such an action needs."""
+from fxpipe.schedules.depend import Result
+from fxpipe.schedules.layout import Layout, key_text, title_of
+from fxpipe.schedules.progress import finish
 
 _LISTED = 40
 """Problems listed at most; a wrong generator breaks a rule thousands of times."""
@@ -34,160 +29,113 @@ def check(schedule: Schedule, graph: StageGraph, *, given: Collection[Result] = 
             the message lists rank, position and action of each.
         DeadlockError: if the ranks wait for one another; the message says who waits for whom.
     """
-    makers, problems = _makers(schedule, graph)
-    problems += _missing(schedule, graph, makers, given)
-    needed = _needed(graph)
-    problems += _late(schedule, needed, makers)
+    layout = Layout(schedule, graph)
+    problems = [
+        *_foreign(layout),
+        *_repeated(layout),
+        *_missing(layout, given),
+        *_late(layout),
+        *_updates(layout),
+    ]
     if problems:
         more = [f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
         lines = [f"  - {line}" for line in (*problems[:_LISTED], *more)]
-        raise IllegalScheduleError("\n".join([f"{_title(schedule)} cannot run:", *lines]))
-    _Run(schedule, needed, makers, given).finish()
+        raise IllegalScheduleError("\n".join([f"{title_of(schedule)} cannot run:", *lines]))
+    finish(layout, given)
 
 
-def _title(schedule: Schedule) -> str:
-    return f"schedule {schedule.name!r}" if schedule.name else "the schedule"
+def _foreign(layout: Layout) -> Iterator[str]:
+    """Actions of stages that are not there, or that another rank runs."""
+    stages, replicas = layout.graph.num_stages, layout.schedule.replicas
+    homes: dict[int, set[int]] = {}
+    home_of: dict[tuple[int, int], int] = {}
+    for rank, position, action in layout.entries():
+        if not 0 <= action.stage < stages:
+            where = layout.where(rank, position, action)
+            yield f"{where}: there is no stage {action.stage} of {stages}"
+            continue
+        known = homes.setdefault(action.stage, set())
+        home = home_of.setdefault((action.stage, action.micro_batch), rank)
+        if rank not in known and len(known) == replicas:
+            ranks = ", ".join(map(str, sorted(known)))
+            where = layout.where(rank, position, action)
+            yield f"{where}: stage {action.stage} is on rank {ranks}"
+        elif home != rank:
+            where = layout.where(rank, position, action)
+            yield f"{where}: rank {home} runs stage {action.stage} for this micro-batch"
+        else:
+            known.add(rank)
 
 
-def _makers(schedule: Schedule, graph: StageGraph) -> tuple[dict[_Key, tuple[int, int]], list[str]]:
-    """Where each result is made (rank, position), and the actions that have no place where they are."""
-    makers: dict[_Key, tuple[int, int]] = {}
-    home: dict[int, int] = {}
-    problems = []
-    for rank, actions in enumerate(schedule.ranks):
-        for position, action in enumerate(actions):
-            if not 0 <= action.stage < graph.num_stages:
-                where = _where(rank, position, action)
-                problems.append(f"{where}: there is no stage {action.stage} of {graph.num_stages}")
-                continue
-            if home.setdefault(action.stage, rank) != rank:
-                where = _where(rank, position, action)
-                problems.append(f"{where}: stage {action.stage} is on rank {home[action.stage]}")
-            for result in MAKES[action.kind]:
-                key = (result, action.stage, action.micro_batch)
-                first = makers.setdefault(key, (rank, position))
-                if first != (rank, position):
-                    again = f"rank {first[0]} does at position {first[1]}"
-                    where = _where(rank, position, action)
-                    problems.append(f"{where} makes the {_name(key)} again: {again}")
-    return makers, problems
+def _repeated(layout: Layout) -> Iterator[str]:
+    """Results that are made again."""
+    for rank, position, action, key in layout.repeats:
+        first_rank, first = layout.makers[key]
+        yield (
+            f"{layout.where(rank, position, action)} makes the {key_text(key)} again: "
+            f"rank {first_rank} does at position {layout.position(first_rank, first)}"
+        )
 
 
-def _missing(
-    schedule: Schedule,
-    graph: StageGraph,
-    makers: dict[_Key, tuple[int, int]],
-    given: Collection[Result],
-) -> Iterator[str]:
+def _missing(layout: Layout, given: Collection[Result]) -> Iterator[str]:
     """Results that nobody makes."""
-    if not makers:
+    schedule = layout.schedule
+    if not layout.makers:
         yield "it is empty"
-    home = {stage: at for (_, stage, _), (at, _) in makers.items()}
+    home: dict[int, int] = {}
+    home_for: dict[tuple[int, int], int] = {}
+    for (_, stage, m), (rank, _) in layout.makers.items():
+        home[stage] = home_for[stage, m] = rank
     for result in _expected(schedule, given):
-        for stage in range(graph.num_stages):
+        for stage in range(layout.graph.num_stages):
             for m in range(schedule.num_micro_batches):
-                if (result, stage, m) not in makers:
-                    who = f"rank {home[stage]}" if stage in home else "every rank"
-                    yield f"{who} lacks the action that makes the {_name((result, stage, m))}"
-
-
-def _late(
-    schedule: Schedule, needed: _Needed, makers: dict[_Key, tuple[int, int]]
-) -> Iterator[str]:
-    """Results that a rank makes after it needs them itself."""
-    for rank, actions in enumerate(schedule.ranks):
-        for position, action in enumerate(actions):
-            for result, stage in needed(action.kind, action.stage):
-                key = (result, stage, action.micro_batch)
-                made = makers.get(key)
-                if made is not None and made[0] == rank and made[1] > position:
-                    yield (
-                        f"{_where(rank, position, action)} needs the {_name(key)}, "
-                        f"which the rank makes later, at position {made[1]}"
-                    )
-
-
-def _needed(graph: StageGraph) -> _Needed:
-    """What an action of a kind on a stage needs, looked up once."""
-
-    @cache
-    def needed(kind: Kind, stage: int) -> tuple[tuple[Result, int], ...]:
-        return tuple(needs(Compute(kind, stage, 0), graph))
-
-    return needed
+                if (result, stage, m) not in layout.makers:
+                    rank = home_for.get((stage, m), home.get(stage, -1))
+                    who = f"rank {rank}" if rank >= 0 else "every rank"
+                    yield f"{who} lacks the action that makes the {key_text((result, stage, m))}"
 
 
 def _expected(schedule: Schedule, given: Collection[Result]) -> list[Result]:
-    wanted = list(Result) if schedule.has_backward else [Result.OUTPUT]
+    wanted = [Result.OUTPUT]
+    if schedule.has_backward:
+        wanted += [Result.INPUT_GRAD, Result.WEIGHT_GRAD]
     return [result for result in wanted if result not in given]
 
 
-def _where(rank: int, position: int, action: Compute) -> str:
-    return f"rank {rank}, position {position}: {action}"
+def _late(layout: Layout) -> Iterator[str]:
+    """Results that a rank makes after it needs them itself."""
+    for rank, actions in enumerate(layout.schedule.computes):
+        for at, action in enumerate(actions):
+            for key in layout.needs(action):
+                made = layout.makers.get(key)
+                if made is not None and made[0] == rank and made[1] > at:
+                    position = layout.position(rank, at)
+                    yield (
+                        f"{layout.where(rank, position, action)} needs the {key_text(key)}, "
+                        f"which the rank makes later, at position {layout.position(*made)}"
+                    )
 
 
-def _name(key: _Key) -> str:
-    result, stage, micro_batch = key
-    return f"{result} of stage {stage}, micro-batch {micro_batch}"
+def _updates(layout: Layout) -> Iterator[str]:
+    """Optimiser steps that come twice, or before the last gradient of their stage."""
+    for rank, cells in enumerate(layout.schedule.ranks):
+        updates: dict[int, int] = {}
+        for position, cell in enumerate(cells):
+            if isinstance(cell, Update):
+                if cell.stage in updates:
+                    yield (
+                        f"rank {rank}, position {position}: {cell} comes again: "
+                        f"it stands at position {updates[cell.stage]}"
+                    )
+                updates.setdefault(cell.stage, position)
+        for at, action in enumerate(layout.schedule.computes[rank] if updates else ()):
+            position, update = layout.position(rank, at), updates.get(action.stage)
+            if update is not None and position > update and _makes_weight_gradient(action):
+                yield (
+                    f"rank {rank}, position {update}: {action.stage}U comes before {action} at "
+                    f"position {position}, which still adds to the gradient"
+                )
 
 
-class _Run:
-    """The ranks advanced as far as they can go, in no particular order: the verdict has none."""
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        needed: _Needed,
-        makers: dict[_Key, tuple[int, int]],
-        given: Collection[Result],
-    ) -> None:
-        self._schedule = schedule
-        self._needed = needed
-        self._makers = makers
-        self._given = frozenset(given)
-        self._made: set[_Key] = set()
-        self._positions = [0] * schedule.num_ranks
-
-    def finish(self) -> None:
-        """Run all ranks to their ends."""
-        moved = True
-        while moved:
-            moved = any([self._advance(rank) for rank in range(len(self._positions))])
-        stuck = [
-            self._wait(rank, actions[position])
-            for rank, (actions, position) in enumerate(
-                zip(self._schedule.ranks, self._positions, strict=True)
-            )
-            if position < len(actions)
-        ]
-        if stuck:
-            raise DeadlockError(
-                "\n".join([f"{_title(self._schedule)} deadlocks:", *(f"  - {s}" for s in stuck)])
-            )
-
-    def _advance(self, rank: int) -> bool:
-        actions, start = self._schedule.ranks[rank], self._positions[rank]
-        position = start
-        while position < len(actions) and self._lacks(actions[position]) is None:
-            action = actions[position]
-            self._made.update((r, action.stage, action.micro_batch) for r in MAKES[action.kind])
-            position += 1
-        self._positions[rank] = position
-        return position > start
-
-    def _lacks(self, action: Compute) -> _Key | None:
-        for result, stage in self._needed(action.kind, action.stage):
-            key = (result, stage, action.micro_batch)
-            if key not in self._made and result not in self._given:
-                return key
-        return None
-
-    def _wait(self, rank: int, action: Compute) -> str:
-        key = self._lacks(action)
-        assert key is not None
-        other, position = self._makers[key]
-        return (
-            f"rank {rank} waits to run {action} for the {_name(key)}, "
-            f"which rank {other} makes at its position {position}, "
-            f"but it stands at {self._positions[other]}"
-        )
+def _makes_weight_gradient(action: Compute) -> bool:
+    return action.kind in BACKWARDS and action.kind is not Kind.BACKWARD_INPUT

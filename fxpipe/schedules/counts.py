@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fxpipe.errors import ScheduleError
+from fxpipe.errors import ScheduleError, UnsupportedCountsError
 
 
 def require_counts(stages: int, ranks: int, micro_batches: int) -> None:
@@ -18,4 +18,17 @@ def require_counts(stages: int, ranks: int, micro_batches: int) -> None:
         raise ScheduleError(
             f"{ranks} ranks for {stages} stages: a rank would have nothing to do; "
             f"use at most {stages} ranks or cut the model into more stages"
+        )
+
+
+def require_even(name: str, ranks: int, instead: str) -> None:
+    """Refuse an odd number of ranks, for schedules whose two directions mirror each other.
+
+    Raises:
+        UnsupportedCountsError: naming the count, its even neighbours, and the schedule to use instead.
+    """
+    if ranks % 2:
+        raise UnsupportedCountsError(
+            f"schedule {name!r} needs an even number of ranks, got {ranks}: "
+            f"use {ranks - 1 or 2} or {ranks + 1}, or {instead!r}, which runs on any number"
         )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import StrEnum
+from itertools import zip_longest
+from typing import TypeAlias
 
-from fxpipe.errors import DeadlockError
+from fxpipe.errors import DeadlockError, IllegalScheduleError
 from fxpipe.ir.action import Compute, Direction, Transfer
 from fxpipe.ir.program import RankProgram
+
+_Standing: TypeAlias = tuple[int, Transfer]
+"""Position in its rank's program, transfer."""
 
 
 class Sends(StrEnum):
@@ -23,6 +28,62 @@ class Sends(StrEnum):
 def directed_pair(source: int, target: int) -> Hashable:
     """The link from one rank to another: one per direction."""
     return (source, target)
+
+
+def check_programs(programs: Sequence[RankProgram]) -> None:
+    """Nothing, if the transfers of `programs` pair up and get through, whatever links do with sends.
+
+    Args:
+        programs: one per rank, as `fxpipe.schedules.lower.lower` makes them.
+
+    Raises:
+        IllegalScheduleError: if sends and receives do not pair up, see `check_pairs`.
+        DeadlockError: if a transfer never gets through, see `check_links`.
+    """
+    check_pairs(programs)
+    for sends in Sends:
+        check_links(programs, sends)
+
+
+def check_pairs(programs: Sequence[RankProgram]) -> None:
+    """Nothing, if on every link from one rank to another the n-th receive is of the n-th send.
+
+    Raises:
+        IllegalScheduleError: the message names, for each link, the first rank, position and action
+            that have no counterpart.
+    """
+    homes = _homes(programs)
+    sends: dict[tuple[int, int], list[_Standing]] = {}
+    receives: dict[tuple[int, int], list[_Standing]] = {}
+    for program in programs:
+        for position, action in enumerate(program.actions):
+            if isinstance(action, Transfer):
+                link = _ends(action, homes)
+                side = sends if action.direction is Direction.SEND else receives
+                side.setdefault(link, []).append((position, action))
+    links = sorted({*sends, *receives})
+    problems = [
+        problem
+        for link in links
+        for problem in _unpaired(link, sends.get(link, []), receives.get(link, []))
+    ]
+    if problems:
+        lines = [f"  - {problem}" for problem in problems]
+        raise IllegalScheduleError("\n".join(["sends and receives do not pair up:", *lines]))
+
+
+def _unpaired(
+    link: tuple[int, int], sends: Sequence[_Standing], receives: Sequence[_Standing]
+) -> Iterator[str]:
+    for at, (sent, received) in enumerate(zip_longest(sends, receives)):
+        if sent is None or received is None or not _same(sent[1], received[1]):
+            ends = f"{_standing(link[0], sent)} meets {_standing(link[1], received)}"
+            yield f"number {at} from rank {link[0]} to rank {link[1]}: {ends}"
+            return
+
+
+def _standing(rank: int, at: _Standing | None) -> str:
+    return f"rank {rank}, position {at[0]}: {at[1]}" if at else "nothing"
 
 
 def check_links(
@@ -56,86 +117,106 @@ class _Links:
         sends: Sends,
         channel: Callable[[int, int], Hashable],
     ) -> None:
-        self._programs = programs
+        self._programs = {program.rank: program.actions for program in programs}
         self._sends = sends
         self._channel = channel
-        self._homes = {
-            action.stage: program.rank
-            for program in programs
-            for action in program.actions
-            if isinstance(action, Compute)
-        }
-        self._positions = [0] * len(programs)
-        self._posted = [False] * len(programs)
-        """Whether the receive a rank stands at is issued."""
-        self._issued: dict[tuple[int, Hashable], deque[Transfer]] = {}
+        self._homes = _homes(programs)
+        self._positions = dict.fromkeys(self._programs, 0)
+        self._issued: dict[tuple[int, Hashable], deque[_Standing]] = {}
         """What a rank has issued on a channel and is not through yet."""
         self._buffers: dict[tuple[Hashable, int], deque[Transfer]] = {}
         """Values that lie on a channel for a rank (unbounded sends only)."""
+        self._waiting: dict[int, Transfer] = {}
+        """Rank → the receive that holds it up."""
+        self._ready: list[int] = []
 
     def finish(self) -> None:
         """Run all programs to their ends, and all sends to theirs."""
-        while any([self._advance(at) for at in range(len(self._programs))]):
-            pass
-        waiting = [
-            f"rank {rank} waits for {queue[0]}"
+        self._ready = list(self._programs)
+        while self._ready:
+            self._advance(self._ready.pop())
+        stuck = [
+            f"rank {rank}, position {queue[0][0]}: {queue[0][1]} is not through"
             + (f", with {len(queue) - 1} more behind it" if len(queue) > 1 else "")
-            for (rank, _), queue in self._issued.items()
+            for (rank, _), queue in sorted(self._issued.items(), key=lambda item: item[0][0])
             if queue
         ]
-        if waiting:
-            raise DeadlockError(
-                "\n".join(
-                    [f"transfers block ({self._sends} links):", *(f"  - {w}" for w in waiting)]
-                )
-            )
+        if stuck:
+            lines = [f"  - {line}" for line in stuck]
+            raise DeadlockError("\n".join([f"transfers block ({self._sends} links):", *lines]))
 
-    def _advance(self, at: int) -> bool:
-        """Let one rank go on as far as it can; whether it did anything."""
-        actions = self._programs[at].actions
-        start = self._positions[at]
-        while self._positions[at] < len(actions):
-            action = actions[self._positions[at]]
-            if isinstance(action, Transfer) and not self._transfer(at, action):
-                break
-            self._positions[at] += 1
-        return self._positions[at] > start
+    def _advance(self, rank: int) -> None:
+        """Let one rank go on until a receive holds it up."""
+        actions = self._programs[rank]
+        while self._positions[rank] < len(actions) and rank not in self._waiting:
+            position = self._positions[rank]
+            action = actions[position]
+            self._positions[rank] += 1
+            if isinstance(action, Transfer):
+                self._issue(rank, position, action)
 
-    def _transfer(self, at: int, action: Transfer) -> bool:
-        """Issue a transfer, once; whether the rank may go on."""
-        source, target = self._homes[action.source], self._homes[action.target]
+    def _issue(self, rank: int, position: int, action: Transfer) -> None:
+        source, target = _ends(action, self._homes)
         channel = self._channel(source, target)
-        if self._sends is Sends.UNBOUNDED and action.direction is Direction.SEND:
+        if action.direction is Direction.RECV:
+            self._waiting[rank] = action
+        elif self._sends is Sends.UNBOUNDED:
             self._buffers.setdefault((channel, target), deque()).append(action)
-            return True
-        queue = self._issued.setdefault((self._programs[at].rank, channel), deque())
-        if not self._posted[at]:
-            queue.append(action)
+            self._take(target, channel)
+            return
+        self._issued.setdefault((rank, channel), deque()).append((position, action))
         if self._sends is Sends.UNBOUNDED:
-            self._take(queue, self._buffers.setdefault((channel, target), deque()))
+            self._take(rank, channel)
         else:
-            self._settle(channel)
-        self._posted[at] = action.direction is Direction.RECV and action in queue
-        return not self._posted[at]
+            self._settle(rank, channel)
 
-    def _take(self, queue: deque[Transfer], buffer: deque[Transfer]) -> None:
-        """Let a receive have the value that lies first on its channel."""
-        if buffer and _same(buffer[0], queue[0]):
+    def _take(self, rank: int, channel: Hashable) -> None:
+        """Let a rank's receive have the value that lies first on its channel."""
+        buffer = self._buffers.get((channel, rank))
+        queue = self._issued.get((rank, channel))
+        if buffer and queue and _same(buffer[0], queue[0][1]):
             buffer.popleft()
-            queue.popleft()
+            self._through(rank, queue)
 
-    def _settle(self, channel: Hashable) -> None:
-        """Let through every transfer that stands first at both its ends, until none does."""
-        moved = True
-        while moved:
-            moved = False
-            for (_, on), queue in self._issued.items():
-                if on == channel and queue and queue[0].direction is Direction.SEND:
-                    other = self._issued.get((self._homes[queue[0].target], channel))
-                    if other and other[0].direction is Direction.RECV and _same(queue[0], other[0]):
-                        queue.popleft()
-                        other.popleft()
-                        moved = True
+    def _settle(self, rank: int, channel: Hashable) -> None:
+        """Let through every transfer that stands first at both its ends, from this rank's on."""
+        look = [rank]
+        while look:
+            one = look.pop()
+            queue = self._issued.get((one, channel))
+            if not queue:
+                continue
+            head = queue[0][1]
+            source, target = _ends(head, self._homes)
+            other = target if one == source else source
+            far = self._issued.get((other, channel))
+            if far and far[0][1].direction is not head.direction and _same(far[0][1], head):
+                self._through(one, queue)
+                self._through(other, far)
+                look += [one, other]
+
+    def _through(self, rank: int, queue: deque[_Standing]) -> None:
+        """Take what heads a queue off it; the rank goes on if that held it up."""
+        _, transfer = queue.popleft()
+        if self._waiting.get(rank) is transfer:
+            del self._waiting[rank]
+            self._ready.append(rank)
+
+
+def _homes(programs: Sequence[RankProgram]) -> dict[tuple[int, int], int]:
+    """Stage and micro-batch → the rank that computes it."""
+    return {
+        (action.stage, action.micro_batch): program.rank
+        for program in programs
+        for action in program.actions
+        if isinstance(action, Compute)
+    }
+
+
+def _ends(transfer: Transfer, homes: dict[tuple[int, int], int]) -> tuple[int, int]:
+    """Source rank, target rank."""
+    m = transfer.micro_batch
+    return homes[transfer.source, m], homes[transfer.target, m]
 
 
 def _same(one: Transfer, other: Transfer) -> bool:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
 
 from fxpipe.errors import ScheduleError
-from fxpipe.ir.action import Action, Compute, Direction, Kind, Payload, Transfer
+from fxpipe.ir.action import (
+    Action,
+    Cell,
+    Compute,
+    Direction,
+    Kind,
+    Payload,
+    Transfer,
+    Update,
+    computes_of,
+)
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import HOST, StageGraph
 from fxpipe.schedules.depend import MAKES, Result
 
-_Route = tuple[Payload, str, int, int]
+_Way = tuple[Payload, str, int, int]
 """Payload, value, source stage, target stage."""
 
 
@@ -32,6 +42,8 @@ def lower(
     Between two ranks, receives stand in the order of the sends: where a value overtakes another on
     the way to a later use (a portal beside a neighbour's edge), its receive moves up. It then waits
     for nothing that the later receive would not wait for.
+
+    A fused cell becomes its computations in order, between the receives and the sends of them all.
 
     Args:
         schedule: a legal schedule (see `fxpipe.schedules.check.check`).
@@ -51,98 +63,116 @@ def lower(
             f"{len(graphs)} stage graphs for {schedule.num_micro_batches} micro-batches"
         )
     routes = _Routes(graphs, where)
-    links: dict[tuple[int, int], deque[Transfer]] = {}
-    for actions in schedule.ranks:
+    links: dict[tuple[int, int], deque[_Parcel]] = {}
+    for rank, actions in enumerate(schedule.computes):
         for action in actions:
-            for send in routes.sends(action):
-                link = (where.rank_of(send.source), where.rank_of(send.target))
-                links.setdefault(link, deque()).append(send)
+            for parcel in routes.sends(action):
+                links.setdefault((rank, parcel[1].to_rank), deque()).append(parcel)
     return tuple(
-        RankProgram(rank, tuple(_program(rank, actions, routes, links, where)))
-        for rank, actions in enumerate(schedule.ranks)
+        RankProgram(rank, tuple(_program(rank, cells, routes, links)))
+        for rank, cells in enumerate(schedule.ranks)
     )
 
 
 def _require_placed(schedule: Schedule, placement: Placement) -> None:
-    for rank, actions in enumerate(schedule.ranks):
-        for position, action in enumerate(actions):
-            home = placement.rank_of(action.stage)
-            if home != rank:
-                raise ScheduleError(
-                    f"rank {rank}, position {position}: {action}: stage {action.stage} is placed "
-                    f"on rank {home}"
-                )
+    for rank, cells in enumerate(schedule.ranks):
+        for position, cell in enumerate(cells):
+            for action in computes_of(cell):
+                home = placement.rank_of(action.stage, action.micro_batch)
+                if home != rank:
+                    raise ScheduleError(
+                        f"rank {rank}, position {position}: {action}: stage {action.stage} is "
+                        f"placed on rank {home}"
+                    )
 
 
 def _program(
     rank: int,
-    actions: tuple[Compute, ...],
+    cells: tuple[Cell, ...],
     routes: _Routes,
-    links: dict[tuple[int, int], deque[Transfer]],
-    placement: Placement,
+    links: dict[tuple[int, int], deque[_Parcel]],
 ) -> Iterator[Action]:
     """One rank's actions; takes the transfers that it receives off their links."""
-    arrived: set[Transfer] = set()
-    for action in actions:
-        receives = routes.receives(action)
-        for needed in receives:
-            link = links[placement.rank_of(needed.source), rank]
-            while needed not in arrived:
-                sent = link.popleft()
-                arrived.add(sent)
-                yield _other_end(sent)
-        arrived.difference_update(receives)
-        yield action
-        yield from routes.sends(action)
+    arrived: set[int] = set()
+    for cell in cells:
+        if isinstance(cell, Update):
+            yield cell
+            continue
+        actions = computes_of(cell)
+        for action in actions:
+            for key, route, _ in routes.receives(action):
+                link = links[route.from_rank, rank]
+                while key not in arrived:
+                    other, sent, micro_batch = link.popleft()
+                    arrived.add(other)
+                    yield sent.end(Direction.RECV, micro_batch)
+                arrived.discard(key)
+        yield from actions
+        for action in actions:
+            for _, route, micro_batch in routes.sends(action):
+                yield route.end(Direction.SEND, micro_batch)
 
 
-def _other_end(sent: Transfer) -> Transfer:
-    return Transfer(
-        Direction.RECV, sent.payload, sent.value, sent.source, sent.target, sent.micro_batch
-    )
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """A way that a value, or its gradient, takes from one rank to another."""
+
+    payload: Payload
+    value: str
+    source: int
+    target: int
+    from_rank: int
+    to_rank: int
+
+    def end(self, direction: Direction, micro_batch: int) -> Transfer:
+        return Transfer(direction, self.payload, self.value, self.source, self.target, micro_batch)
+
+
+_Parcel = tuple[int, _Route, int]
+"""One micro-batch's transfer on a route: a number of its own, the route, the micro-batch."""
 
 
 class _Routes:
-    """Which transfers, as their senders see them, an action waits for and which it causes."""
+    """Which transfers an action waits for and which it causes."""
 
     def __init__(self, graphs: Sequence[StageGraph], placement: Placement) -> None:
-        # Graphs are compared by identity here: hashing one would walk through all its specs.
-        distinct = {id(graph): graph for graph in graphs}
-        self._graph_ids = [id(graph) for graph in graphs]
+        self._graphs = graphs
+        self._placement = placement
+        self._numbers: dict[_Route, int] = {}
+        self._known: dict[tuple[int, tuple[int, ...], Kind, int, bool], list[tuple[int, _Route]]]
+        self._known = {}
 
-        @cache
-        def into(graph: int, kind: Kind, stage: int) -> tuple[_Route, ...]:
-            found = _routes_in(kind, stage, distinct[graph])
-            return tuple(route for route in found if _crosses(route, placement))
-
-        @cache
-        def out(graph: int, kind: Kind, stage: int) -> tuple[_Route, ...]:
-            found = _routes_out(kind, stage, distinct[graph])
-            return tuple(route for route in found if _crosses(route, placement))
-
-        self._into = into
-        self._out = out
-
-    def receives(self, action: Compute) -> tuple[Transfer, ...]:
+    def receives(self, action: Compute) -> Iterator[_Parcel]:
         """What must have come before the action."""
-        graph = self._graph_ids[action.micro_batch]
-        return _transfers(self._into(graph, action.kind, action.stage), action.micro_batch)
+        return self._parcels(action, into=True)
 
-    def sends(self, action: Compute) -> tuple[Transfer, ...]:
+    def sends(self, action: Compute) -> Iterator[_Parcel]:
         """What goes out after the action."""
-        graph = self._graph_ids[action.micro_batch]
-        return _transfers(self._out(graph, action.kind, action.stage), action.micro_batch)
+        return self._parcels(action, into=False)
+
+    def _parcels(self, action: Compute, *, into: bool) -> Iterator[_Parcel]:
+        m = action.micro_batch
+        graph, ranks = self._graphs[m], self._placement.ranks_for(m)
+        # Graphs are compared by identity here: hashing one would walk through all its specs.
+        key = (id(graph), ranks, action.kind, action.stage, into)
+        if key not in self._known:
+            find = _routes_in if into else _routes_out
+            self._known[key] = list(self._crossing(find(action.kind, action.stage, graph), ranks))
+        count = len(self._graphs)
+        for number, route in self._known[key]:
+            yield number * count + m, route, m
+
+    def _crossing(
+        self, ways: Iterator[_Way], ranks: tuple[int, ...]
+    ) -> Iterator[tuple[int, _Route]]:
+        for way in ways:
+            source, target = ranks[way[2]], ranks[way[3]]
+            if source != target:
+                route = _Route(*way, source, target)
+                yield self._numbers.setdefault(route, len(self._numbers)), route
 
 
-def _transfers(routes: tuple[_Route, ...], micro_batch: int) -> tuple[Transfer, ...]:
-    return tuple(Transfer(Direction.SEND, *route, micro_batch) for route in routes)
-
-
-def _crosses(route: _Route, placement: Placement) -> bool:
-    return placement.rank_of(route[2]) != placement.rank_of(route[3])
-
-
-def _routes_in(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Route]:
+def _routes_in(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Way]:
     if kind is Kind.FORWARD:
         for edge in graph.reads(stage):
             if edge.producer != HOST:
@@ -155,7 +185,7 @@ def _routes_in(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Route]:
                     yield Payload.GRADIENT, edge.value, later, stage
 
 
-def _routes_out(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Route]:
+def _routes_out(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Way]:
     if kind is Kind.FORWARD:
         for edge in graph.writes(stage):
             for reader in edge.consumers:

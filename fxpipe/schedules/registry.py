@@ -10,7 +10,11 @@ from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.counts import require_counts
 from fxpipe.schedules.forward_only import forward_only
 from fxpipe.schedules.gpipe import gpipe
+from fxpipe.schedules.interleaved_1f1b import interleaved_1f1b
+from fxpipe.schedules.interleaved_zb import interleaved_zb
 from fxpipe.schedules.one_f_one_b import one_f_one_b
+from fxpipe.schedules.zb_h1 import zb_h1
+from fxpipe.schedules.zb_h2 import zb_h2
 
 Generator: TypeAlias = Callable[[int, int, int], Schedule]
 """(stages, ranks, micro-batches) → the schedule."""
@@ -18,6 +22,10 @@ Generator: TypeAlias = Callable[[int, int, int], Schedule]
 SCHEDULES: Final[Mapping[str, Generator]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "interleaved-1f1b": interleaved_1f1b,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "interleaved-zb": interleaved_zb,
     "forward": forward_only,
 }
 

@@ -13,6 +13,7 @@ _COLOURS = {
     "B": "rail_animation",
     "I": "rail_load",
     "W": "rail_idle",
+    "R": "generic_work",
 }
 """Reserved colour names of the format."""
 

@@ -20,6 +20,7 @@ KIND_FILL: Final = {
     Kind.BACKWARD: "#f4b6a6",
     Kind.BACKWARD_INPUT: "#f7d9a0",
     Kind.BACKWARD_WEIGHT: "#b9dfb4",
+    Kind.RECOMPUTE: "#cfd8e3",
 }
 
 KIND_NAME: Final = {
@@ -27,6 +28,7 @@ KIND_NAME: Final = {
     Kind.BACKWARD: "backward",
     Kind.BACKWARD_INPUT: "input gradient",
     Kind.BACKWARD_WEIGHT: "weight gradient",
+    Kind.RECOMPUTE: "recomputation",
 }
 
 _STAGES: Final = ("#e3eefb", "#e6f4e6", "#fdf1dc", "#f3e8fa", "#fbe6e6", "#e2f4f4")

@@ -12,10 +12,11 @@ import fxpipe
 
 EXPORTED = """
 Capture CaptureError Cluster CodegenError Compute CostProfile DeadlockError Edge ExecutionError
-FormatError FxPipeError IllegalPlanError IllegalScheduleError InfeasiblePlanError InternalError Kind
-PartitionError PartitionPlan Pipeline Placement RankProgram Schedule ScheduleError StageCost StageGraph
-StageProgram StepResult Timeline TransportError compile estimate from_json generate link lower
-partition profile render run simulate to_json trace
+FormatError Fused FxPipeError IllegalPlanError IllegalScheduleError InfeasiblePlanError
+InternalError Kind PartitionError PartitionPlan Pipeline Placement RankProgram Schedule
+ScheduleError StageCost StageGraph StageProgram StepResult Timeline TransportError
+UnsupportedCountsError Update compile estimate from_json generate link lower partition profile
+render run simulate to_json trace
 """.split()
 
 

@@ -87,9 +87,9 @@ def test_ranks_that_wait_for_one_another() -> None:
         check(Schedule.from_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0"), linear(2))
     assert str(caught.value).splitlines() == [
         "the schedule deadlocks:",
-        "  - rank 0 waits to run 0B0 for the input gradient of stage 1, micro-batch 0, "
+        "  - rank 0 waits at position 1 to run 0B0 for the input gradient of stage 1, micro-batch 0, "
         "which rank 1 makes at its position 3, but it stands at 0",
-        "  - rank 1 waits to run 1F1 for the output of stage 0, micro-batch 1, "
+        "  - rank 1 waits at position 0 to run 1F1 for the output of stage 0, micro-batch 1, "
         "which rank 0 makes at its position 2, but it stands at 1",
     ]
 
@@ -97,7 +97,9 @@ def test_ranks_that_wait_for_one_another() -> None:
 def test_an_edge_more_can_make_a_deadlock() -> None:
     schedule = Schedule.from_text("2F0 0F0\n1F0")
     check(schedule, StageGraph(3, (), (Edge("a", 0, (1,)),)))
-    with pytest.raises(DeadlockError, match="rank 0 waits to run 2F0 for the output of stage 1"):
+    with pytest.raises(
+        DeadlockError, match="rank 0 waits at position 0 to run 2F0 for the output of stage 1"
+    ):
         check(schedule, StageGraph(3, (), (Edge("a", 0, (1,)), Edge("b", 1, (2,)))))
 
 

@@ -37,8 +37,8 @@ def test_one_channel_per_pair_blocks_1f1b() -> None:
         check_links(programs, channel=lambda source, target: frozenset((source, target)))
     assert str(caught.value).splitlines() == [
         "transfers block (rendez-vous links):",
-        "  - rank 0 waits for send[a:x0:0→1]1, with 1 more behind it",
-        "  - rank 1 waits for send[g:x0:1→0]0, with 1 more behind it",
+        "  - rank 0, position 3: send[a:x0:0→1]1 is not through, with 1 more behind it",
+        "  - rank 1, position 3: send[g:x0:1→0]0 is not through, with 1 more behind it",
     ]
 
 
@@ -46,7 +46,7 @@ def test_one_channel_per_direction_of_all_ranks_blocks_portals() -> None:
     """The portal heads rank 0's queue; rank 2 asks for it after it got what lies behind it."""
     programs = lower(gpipe(6, 3, 2), _u_net(6))
     check_links(programs)
-    with pytest.raises(DeadlockError, match=r"rank 0 waits for send\[a:skip0:0→5\]0"):
+    with pytest.raises(DeadlockError, match=r"rank 0, position 1: send\[a:skip0:0→5\]0 is not"):
         check_links(programs, channel=lambda source, target: source < target)
 
 
@@ -66,7 +66,7 @@ def test_receives_in_another_order_than_the_sends_block(sends: Sends) -> None:
         _transfer(Direction.RECV, "a"),
         Compute.from_text("1F0"),
     )
-    with pytest.raises(DeadlockError, match=r"rank 1 waits for recv\[a:b:0→1\]0"):
+    with pytest.raises(DeadlockError, match=r"rank 1, position 0: recv\[a:b:0→1\]0 is not"):
         check_links([RankProgram(0, first), RankProgram(1, second)], sends)
 
 
@@ -76,5 +76,5 @@ def test_a_send_that_nobody_asks_for_blocks_a_rendezvous_only() -> None:
         RankProgram(1, (Compute.from_text("1F0"),)),
     ]
     check_links(programs, Sends.UNBOUNDED)
-    with pytest.raises(DeadlockError, match=r"rank 0 waits for send\[a:a:0→1\]0"):
+    with pytest.raises(DeadlockError, match=r"rank 0, position 1: send\[a:a:0→1\]0 is not"):
         check_links(programs, Sends.RENDEZVOUS)
