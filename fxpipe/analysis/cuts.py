@@ -114,6 +114,17 @@ class _Graph:
             return (0,)
         return tuple(self.position[user] for user in node.users if user in self.position)
 
+    def first_use(self, node: torch.fx.Node) -> tuple[int, ...]:
+        """Where a value's gradient comes together, which is what a hook on the value sees.
+
+        The stage that reads a value first is handed the gradients of all later readers. Not so if it
+        may be the very tensor that another node gave.
+        """
+        mine = set(storages(node))
+        if node not in self.position or any(mine & {*storages(n)} for n in node.all_input_nodes):
+            return self.copies(node)
+        return (min(self.position[user] for user in node.users if user in self.position),)
+
     def between(self, found: Iterable[int], reason: str) -> Iterator[Bond]:
         """The bond from the first of some positions to the last; `reason` names them in braces."""
         where = sorted(found)
@@ -217,16 +228,22 @@ def _differentiated(graph: _Graph) -> Iterator[Bond]:
     for node, position in graph.position.items():
         if node.target is torch.autograd.grad:
             inputs = node.args[1] if len(node.args) > 1 else node.kwargs["inputs"]
-            reason = "{last} differentiates by a value that {first} gives or reads"
+            reason, places = (
+                "{last} differentiates by a value that {first} gives or reads",
+                graph.copies,
+            )
         elif node.target is ops.call_hook:
             inputs = node.args[0]
-            reason = "{last} hooks into the gradient of a value that {first} gives or reads"
+            reason, places = (
+                "{last} hooks into the gradient of a value that {first} uses",
+                graph.first_use,
+            )
         else:
             continue
         sources: list[torch.fx.Node] = []
         torch.fx.node.map_arg(inputs, sources.append)
         for source in sources:
-            yield from graph.between((position, *graph.copies(source)), reason)
+            yield from graph.between((position, *places(source)), reason)
 
 
 def _unmovable(graph: _Graph) -> Iterator[Bond]:

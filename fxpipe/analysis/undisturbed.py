@@ -10,19 +10,24 @@ from typing import Any
 
 import torch
 
+from fxpipe.held import Held
+
 
 @contextmanager
 def undisturbed(model: torch.nn.Module, training: bool) -> Iterator[None]:
     """The model in the given mode; afterwards all that a forward may change is put back.
 
-    That is: training flags, buffers (values and identity), plain attributes of the modules, and the
-    states of the random generators of torch, Python and NumPy. If the model's own flag already is
+    That is: training flags, buffers (values and identity), attributes of the modules with what the
+    containers and objects among them hold (see `fxpipe.held`), and the states of the random generators
+    of torch, Python and NumPy. If the model's own flag already is
     `training`, the flags of its submodules stay as the user set them.
     """
     modules = list(model.modules())
     attributes = [dict(vars(module)) for module in modules]
     registered = [dict(module._buffers) for module in modules]
-    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if _is_plain(buffer)]
+    held = Held(value for names in attributes for value in names.values())
+    tensors = [tensor for tensor in (*model.buffers(), *held.tensors) if _has_values(tensor)]
+    values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         with _generators_kept(model):
             if model.training != training:
@@ -32,9 +37,11 @@ def undisturbed(model: torch.nn.Module, training: bool) -> Iterator[None]:
         for module, before, buffers in zip(modules, attributes, registered, strict=True):
             _restore(vars(module), before)
             _restore(module._buffers, buffers)
+        held.put_back()
         with torch.no_grad():
-            for buffer, value in values:
-                buffer.copy_(value)
+            for tensor, value in values:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
 
 
 def devices_of(model: torch.nn.Module, *values: Any) -> tuple[torch.device, ...]:
@@ -44,8 +51,9 @@ def devices_of(model: torch.nn.Module, *values: Any) -> tuple[torch.device, ...]
     return tuple(sorted((d for d in found if d.type not in ("cpu", "meta")), key=str))
 
 
-def _is_plain(buffer: torch.Tensor) -> bool:
-    return not buffer.is_meta and type(buffer) in (torch.Tensor, torch.nn.Buffer)
+def _has_values(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Buffer) and tensor.layout is torch.strided
+    return plain and not tensor.is_meta
 
 
 def _restore(held: dict[str, Any], before: dict[str, Any]) -> None:

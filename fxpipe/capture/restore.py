@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fxpipe.capture.held import Held, refill
+from fxpipe.held import Held, refill
 
 _REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
 

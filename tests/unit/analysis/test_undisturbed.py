@@ -16,10 +16,12 @@ class Busy(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.register_buffer("replaced", torch.zeros(2))
         self.calls = 0
+        self.seen: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         self.last = x
+        self.seen.append(x)
         self.replaced = self.replaced + 1
         random.random()
         np.random.rand()
@@ -34,10 +36,12 @@ def test_nothing_of_a_run_is_left() -> None:
         assert model.norm.training
         model(torch.randn(4, 3))
         assert model.calls == 1
+        assert len(model.seen) == 1
     assert not model.training
     assert not model.norm.training
     assert model.calls == 0
     assert not hasattr(model, "last")
+    assert model.seen == []
     assert model.replaced is replaced
     assert torch.equal(model.norm.running_mean, mean)
     assert int(model.norm.num_batches_tracked) == 0

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from fxpipe.capture.held import Held
 from fxpipe.capture.trace import trace
+from fxpipe.held import Held
 
 
 class Plain:
