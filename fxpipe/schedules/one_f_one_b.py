@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fxpipe.ir.action import Compute, Kind
+from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.counts import require_counts
 
 
-def one_f_one_b(stages: int, ranks: int, micro_batches: int) -> Schedule:
+def one_f_one_b(
+    stages: int, ranks: int, micro_batches: int, placement: Placement | None = None
+) -> Schedule:
     """Stage s warms up with ``stages - 1 - s`` forwards, then alternates one forward, one backward.
 
     With p ranks of one stage each, m micro-batches, equal costs F and B and free links:
@@ -17,17 +20,24 @@ def one_f_one_b(stages: int, ranks: int, micro_batches: int) -> Schedule:
     - time ``(m + p - 1)(F + B)``; bubble, as fraction of the total, ``(p - 1) / (m + p - 1)``;
     - stage s keeps ``min(p - s, m)`` activations at its peak.
 
-    With several stages per rank (stage s on rank ``s % ranks``) every stage keeps its own order, and
+    With several stages per rank every stage keeps its own order, and
     a rank merges those of its stages by the time at which they would start if each stage had a rank
     of its own. Along every dependency that time increases: it cannot deadlock.
+
+    Args:
+        stages: number of stages.
+        ranks: number of ranks.
+        micro_batches: number of micro-batches.
+        placement: stage → rank; stage s on rank ``s % ranks`` if None.
 
     Raises:
         ScheduleError: for counts that no schedule can have.
     """
     require_counts(stages, ranks, micro_batches)
+    where = placement or Placement.round_robin(stages, ranks)
     rows = []
     for rank in range(ranks):
-        own = range(rank, stages, ranks)
+        own = where.stages_of(rank)
         timed = [entry for stage in own for entry in _stage(stage, stages, micro_batches)]
         timed.sort(key=lambda entry: (entry[0], -entry[1].stage))
         rows.append(tuple(action for _, action in timed))

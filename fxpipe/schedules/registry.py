@@ -7,14 +7,23 @@ from typing import Final, TypeAlias
 
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.schedule import Schedule
+from fxpipe.schedules.chimera import chimera
 from fxpipe.schedules.counts import require_counts
+from fxpipe.schedules.dualpipe import dualpipe
+from fxpipe.schedules.dualpipe_v import dualpipe_v
+from fxpipe.schedules.eager_1f1b import eager_1f1b
 from fxpipe.schedules.forward_only import forward_only
 from fxpipe.schedules.gpipe import gpipe
+from fxpipe.schedules.hanayo import hanayo
 from fxpipe.schedules.interleaved_1f1b import interleaved_1f1b
 from fxpipe.schedules.interleaved_zb import interleaved_zb
+from fxpipe.schedules.looped_bfs import looped_bfs
 from fxpipe.schedules.one_f_one_b import one_f_one_b
+from fxpipe.schedules.v_half import v_half
+from fxpipe.schedules.v_min import v_min
 from fxpipe.schedules.zb_h1 import zb_h1
 from fxpipe.schedules.zb_h2 import zb_h2
+from fxpipe.schedules.zb_v import zb_v
 
 Generator: TypeAlias = Callable[[int, int, int], Schedule]
 """(stages, ranks, micro-batches) → the schedule."""
@@ -22,10 +31,19 @@ Generator: TypeAlias = Callable[[int, int, int], Schedule]
 SCHEDULES: Final[Mapping[str, Generator]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "eager-1f1b": eager_1f1b,
     "interleaved-1f1b": interleaved_1f1b,
+    "looped-bfs": looped_bfs,
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
+    "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
     "interleaved-zb": interleaved_zb,
+    "dualpipe-v": dualpipe_v,
+    "dualpipe": dualpipe,
+    "chimera": chimera,
+    "hanayo": hanayo,
     "forward": forward_only,
 }
 
