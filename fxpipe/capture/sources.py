@@ -21,6 +21,8 @@ _LIBRARY: Final = tuple(
     os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep + name
     for module, name in ((os, "contextlib.py"), (os, "functools.py"), (os, "threading.py"))
 )
+_RECORD: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record.py")
+"""What calls the model: further out nothing belongs to it."""
 
 
 class Sources:
@@ -30,10 +32,12 @@ class Sources:
         self._texts: dict[tuple[CodeType, int], str] = {}
 
     def here(self) -> str:
-        """The line of the innermost frame that is neither torch's nor fxpipe's."""
+        """The model's innermost line that is neither torch's nor fxpipe's; "" if there is none."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
+            if code.co_filename == _RECORD:
+                break
             if not code.co_filename.startswith(_OURS) and code.co_filename not in _LIBRARY:
                 return self._text(code, frame.f_lineno)
             frame = frame.f_back

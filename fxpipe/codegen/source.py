@@ -87,6 +87,7 @@ class StageSource:
             yield from reroll.statements(step, section, self.write, self.names)
             return
         path, source = step.meta["path"], " ".join(step.meta["source"].split())
+        place = str(step.target) if step.op == "call_module" else path
         keyed = None
         if step.meta.get("draws") and not is_drawing_module(step):
             keyed = step.meta["rng"]
@@ -96,7 +97,7 @@ class StageSource:
             reads=reads(step),
             section=path,
             comment=source,
-            origin=f"{path or 'the model'}, {source}",
+            origin=", ".join(filter(None, (place or "the model", source))),
             keyed=keyed,
         )
 

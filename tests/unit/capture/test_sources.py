@@ -31,3 +31,8 @@ def test_nodes_name_the_line_of_the_users_forward() -> None:
     source = capture.node("cat").meta["source"]
     assert source.startswith("small.py:")
     assert source.endswith("in forward: h = torch.cat([h, x], 1)[:, :4]")
+
+
+def test_what_calls_the_model_is_no_line_of_it() -> None:
+    capture = trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),))
+    assert [node.meta["source"] for node in capture.body] == ["", ""]
