@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c const
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check examples bench bench-quick clean
+.PHONY: help demo test test-fast check examples bench bench-quick zoo clean
 
 help:
 	@echo "make demo       train MONAI's U-Net for a minute as a pipeline over two CPU workers"
@@ -18,6 +18,7 @@ help:
 	@echo "make check      formatter, linter, types, layers"
 	@echo "make examples   run every example briefly"
 	@echo "make bench      all benchmarks (long), into docs/benchmarks.md; make bench-quick: only that they run"
+	@echo "make zoo        the zoo of real models, beside other front ends, into docs/zoo.md"
 	@echo "make clean      remove caches and outputs (not .venv)"
 
 $(VENV)/pyvenv.cfg:
@@ -69,6 +70,9 @@ bench-quick: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.keyed_dropout --quick
 	$(BIN)/python -m benchmarks.memory --quick
 	$(BIN)/python -m benchmarks.side_by_side --quick
+
+zoo: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.zoo
 
 clean:
 	rm -rf demo_output benchmarks/results build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -51,6 +51,15 @@ def test_benchmarks_of_fxpipe_alone(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.json").exists()
 
 
+def test_the_zoo_writes_its_page(tmp_path: Path) -> None:
+    path = tmp_path / "zoo.md"
+    run("benchmarks.zoo", "--quick", "--only", "DLRM", "--only", "GCN", "--output", str(path))
+    text = path.read_text()
+    assert "**2 of 2 captured, 2 as in eager execution.**" in text
+    assert "| DLRM-like | own | " in text
+    assert "| `torch.export` | " in text
+
+
 def test_gpu_check_says_so_without_a_gpu() -> None:
     import torch
 
