@@ -21,11 +21,8 @@ from fxpipe.ir.action import (
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.schedule import Schedule
-from fxpipe.ir.stage import HOST, StageGraph
-from fxpipe.schedules.depend import MAKES, Result
-
-_Way = tuple[Payload, str, int, int]
-"""Payload, value, source stage, target stage."""
+from fxpipe.ir.stage import StageGraph
+from fxpipe.schedules.routes import Way, routes_in, routes_out
 
 
 def lower(
@@ -156,42 +153,17 @@ class _Routes:
         # Graphs are compared by identity here: hashing one would walk through all its specs.
         key = (id(graph), ranks, action.kind, action.stage, into)
         if key not in self._known:
-            find = _routes_in if into else _routes_out
+            find = routes_in if into else routes_out
             self._known[key] = list(self._crossing(find(action.kind, action.stage, graph), ranks))
         count = len(self._graphs)
         for number, route in self._known[key]:
             yield number * count + m, route, m
 
     def _crossing(
-        self, ways: Iterator[_Way], ranks: tuple[int, ...]
+        self, ways: Iterator[Way], ranks: tuple[int, ...]
     ) -> Iterator[tuple[int, _Route]]:
         for way in ways:
             source, target = ranks[way[2]], ranks[way[3]]
             if source != target:
                 route = _Route(*way, source, target)
                 yield self._numbers.setdefault(route, len(self._numbers)), route
-
-
-def _routes_in(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Way]:
-    if kind is Kind.FORWARD:
-        for edge in graph.reads(stage):
-            if edge.producer != HOST:
-                yield Payload.ACTIVATION, edge.value, edge.producer, stage
-    elif Result.INPUT_GRAD in MAKES[kind]:
-        for edge in (*graph.inputs, *graph.edges):
-            if edge.is_differentiable and stage in (edge.producer, *edge.consumers):
-                later = edge.next_reader(stage)
-                if later is not None:
-                    yield Payload.GRADIENT, edge.value, later, stage
-
-
-def _routes_out(kind: Kind, stage: int, graph: StageGraph) -> Iterator[_Way]:
-    if kind is Kind.FORWARD:
-        for edge in graph.writes(stage):
-            for reader in edge.consumers:
-                yield Payload.ACTIVATION, edge.value, stage, reader
-    elif Result.INPUT_GRAD in MAKES[kind]:
-        for edge in graph.reads(stage):
-            holder = edge.previous_holder(stage)
-            if edge.is_differentiable and holder != HOST:
-                yield Payload.GRADIENT, edge.value, stage, holder

@@ -25,10 +25,10 @@ Rows: TypeAlias = Sequence[MutableMapping[Turn, list[int]]]
 def press(rows: Rows) -> None:
     """Move actions to earlier free slots where no rank then keeps more than the fullest did.
 
-    What is kept is counted in chunks, from a forward to a weight half. Weight halves that rows have
-    stand where they are; without any, they take every slot that is free once they are owed, and only the end
-    is pressed. The steady part, from the first micro-batch's return to rank 0 to the last one's
-    entry, stays.
+    What is kept is counted in chunks, from a forward to a weight half. If the rows have weight halves,
+    those stand where they are; if not, a weight half takes every slot that is free once it is owed, and
+    only the end is pressed. The steady part, from the first micro-batch's return to rank 0 to the last
+    one's entry, stays.
     """
     filled = Turn.WEIGHT not in rows[0]
     kept = [_Kept(row) for row in rows]

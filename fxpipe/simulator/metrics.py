@@ -32,6 +32,23 @@ def bubble_fraction(timeline: Timeline) -> float:
     return timeline.bubble
 
 
+def device_span(timeline: Timeline) -> float:
+    """Seconds of the longest rank, from its own first computation's start to its last one's end."""
+    rows = (timeline.compute_spans(rank) for rank in range(timeline.num_ranks))
+    return max((row[-1].end - row[0].start for row in rows if row), default=0.0)
+
+
+def device_span_bubble(timeline: Timeline) -> float:
+    """Idle time as fraction of the total where every rank is given the device span, not the makespan.
+
+    This is the convention of the zero-bubble papers (arXiv 2401.10241): what a step costs among many if
+    ranks need not wait for one another between them.
+    """
+    total = timeline.num_ranks * device_span(timeline)
+    busy = sum(timeline.busy(rank) for rank in range(timeline.num_ranks))
+    return 1.0 - busy / total if total else 0.0
+
+
 def bubble_ratio(timeline: Timeline) -> float:
     """Idle time relative to ideal: idle / busy, over all ranks.
 
@@ -46,20 +63,21 @@ def bubble_ratio(timeline: Timeline) -> float:
 def critical_path(timeline: Timeline, graph: StageGraph) -> tuple[Span, ...]:
     """The computations that decided the makespan, first to last.
 
-    From the last computation to end, back to whatever it waited for longest: a result that it needs,
-    or its rank's computation before it. O(spans × needs).
+    From the last computation to end, back to whatever it waited for: its rank's computation before it,
+    if that ended when it started, else the last to end of that and the results that it needs.
+    O(spans × needs).
     """
-    computes = [span for span in timeline.spans if isinstance(span.action, Compute)]
+    computes = [span for rank in range(timeline.num_ranks) for span in timeline.compute_spans(rank)]
     if not computes:
         return ()
     makers: dict[tuple[Result, int, int], Span] = {}
-    before: dict[Span, Span] = {}
+    before: dict[Compute, Span] = {}
     last_of: dict[int, Span] = {}
     for span in computes:
         action = _compute(span)
         makers.update({(r, action.stage, action.micro_batch): span for r in MAKES[action.kind]})
         if span.rank in last_of:
-            before[span] = last_of[span.rank]
+            before[action] = last_of[span.rank]
         last_of[span.rank] = span
     path = [max(computes, key=lambda span: span.end)]
     while (earlier := _blocker(path[-1], makers, before, graph)) is not None:
@@ -70,14 +88,17 @@ def critical_path(timeline: Timeline, graph: StageGraph) -> tuple[Span, ...]:
 def _blocker(
     span: Span,
     makers: Mapping[tuple[Result, int, int], Span],
-    before: Mapping[Span, Span],
+    before: Mapping[Compute, Span],
     graph: StageGraph,
 ) -> Span | None:
     action = _compute(span)
-    keys = [(result, stage, action.micro_batch) for result, stage in needs(action, graph)]
-    found = [makers[key] for key in keys if key in makers]
-    if span in before:
-        found.append(before[span])
+    stage, m = action.stage, action.micro_batch
+    found = [before[action]] if action in before else []
+    if found and found[0].end >= span.start:
+        return found[0]
+    recomputed = (Result.ACTIVATIONS, stage, m) in makers
+    keys = [(r, source, m) for r, source in needs(action, graph, recomputed=recomputed)]
+    found += [makers[key] for key in keys if key in makers]
     return max(found, key=lambda candidate: candidate.end, default=None)
 
 
@@ -86,18 +107,29 @@ def _compute(span: Span) -> Compute:
     return span.action
 
 
-def longest_chain(graph: StageGraph, costs: Sequence[StageCost], *, backward: bool = True) -> float:
+def longest_chain(
+    graph: StageGraph, costs: Sequence[StageCost], *, backward: bool = True, split: bool = False
+) -> float:
     """Seconds of the longest chain of dependent computations of one micro-batch.
 
     With infinitely many ranks and free links no step is shorter: it bounds every makespan from
     below, as does the busiest rank.
+
+    Args:
+        graph: the stages and the values between them.
+        costs: per stage, for one micro-batch.
+        backward: whether there are backwards.
+        split: whether these may be split, so that nobody waits for a weight half.
     """
-    kinds = [Kind.FORWARD, *([Kind.BACKWARD] if backward else [])]
+    full = Kind.BACKWARD_INPUT if split else Kind.BACKWARD
+    kinds = [Kind.FORWARD, *([full] if backward else [])]
     ends: dict[tuple[Result, int], float] = {}
+    last = 0.0
     for kind in kinds:
         stages = range(graph.num_stages)
         for stage in stages if kind is Kind.FORWARD else reversed(stages):
             start = max((ends[key] for key in needs(Compute(kind, stage, 0), graph)), default=0.0)
-            cost = costs[stage].forward if kind is Kind.FORWARD else costs[stage].backward
-            ends.update({(result, stage): start + cost for result in MAKES[kind]})
-    return max(ends.values(), default=0.0)
+            end = start + costs[stage].seconds(kind)
+            ends.update({(result, stage): end for result in MAKES[kind]})
+            last = max(last, end + (costs[stage].weight if kind is Kind.BACKWARD_INPUT else 0.0))
+    return last

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from fxpipe.ir.action import Action, Compute, Direction, Kind, Payload, Transfer, Update
+from fxpipe.ir.action import (
+    Action,
+    Cell,
+    Compute,
+    Direction,
+    Fused,
+    Kind,
+    Payload,
+    Transfer,
+    Update,
+)
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import CostProfile, NodeCost, StageCost
 from fxpipe.ir.plan import PartitionPlan
@@ -108,7 +118,15 @@ clusters = st.builds(
 
 computes = st.builds(Compute, st.sampled_from(list(Kind)), st.integers(0, 9), st.integers(0, 9))
 
-schedules = st.builds(Schedule, st.lists(st.lists(computes).map(tuple)).map(tuple), names)
+cells: st.SearchStrategy[Cell] = st.one_of(
+    computes,
+    st.builds(Fused, st.lists(computes, min_size=2, max_size=3).map(tuple)),
+    st.builds(Update, st.integers(0, 9)),
+)
+
+schedules = st.builds(
+    Schedule, st.lists(st.lists(cells).map(tuple)).map(tuple), names, st.integers(1, 2)
+)
 
 actions: st.SearchStrategy[Action] = st.one_of(
     computes,

@@ -3,8 +3,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from fxpipe.ir.action import Compute, Direction, Kind, Payload, Transfer, Update
-from tests.unit.ir.strategies import computes
+from fxpipe.ir.action import (
+    Cell,
+    Compute,
+    Direction,
+    Fused,
+    Kind,
+    Payload,
+    Transfer,
+    Update,
+    cell_from_text,
+    computes_of,
+)
+from tests.unit.ir.strategies import cells, computes
 
 
 @given(computes)
@@ -23,3 +34,27 @@ def test_texts() -> None:
 def test_what_is_no_action_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no action: expected"):
         Compute.from_text(text)
+
+
+@given(cells)
+def test_text_returns_the_cell(cell: Cell) -> None:
+    assert cell_from_text(f" {cell} ") == cell
+
+
+def test_texts_of_cells() -> None:
+    both = Fused((Compute(Kind.FORWARD, 0, 4), Compute(Kind.BACKWARD, 3, 1)))
+    assert str(both) == "(0F4;3B1)OVERLAP_F_B"
+    assert str(Compute(Kind.RECOMPUTE, 2, 0)) == "2R0"
+    assert computes_of(both) == both.actions
+    assert computes_of(Update(1)) == ()
+
+
+def test_a_fused_cell_has_two_actions() -> None:
+    with pytest.raises(ValueError, match="two actions or more, got 1"):
+        cell_from_text("(0F4)OVERLAP_F_B")
+
+
+@pytest.mark.parametrize("text", ["U", "0F0)OVERLAP_F_B", "(0F0;1U)OVERLAP_F_B", "(0F0;1B0)"])
+def test_what_is_no_cell_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no action: expected"):
+        cell_from_text(text)

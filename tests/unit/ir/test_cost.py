@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fxpipe.ir.action import Kind
 from fxpipe.ir.cost import CostProfile, NodeCost, StageCost
 
 PROFILE = CostProfile(
@@ -30,3 +31,20 @@ def test_text_and_total() -> None:
     assert (
         str(PROFILE) == "CostProfile (measure, batch 4): 2 nodes, 5000.00 ms forward and backward"
     )
+
+
+def test_seconds_of_every_kind() -> None:
+    stage = StageCost(1.0, 5.0, 2.0)
+    assert {str(kind): stage.seconds(kind) for kind in Kind} == {
+        "F": 1.0,
+        "B": 5.0,
+        "I": 3.0,
+        "W": 2.0,
+        "R": 1.0,
+    }
+    assert StageCost(1.0, 5.0, recompute=0.75).seconds(Kind.RECOMPUTE) == 0.75
+
+
+def test_a_weight_half_needs_everything_unless_told() -> None:
+    assert StageCost(1, 1, saved_bytes=10).kept_for_weight == 10
+    assert StageCost(1, 1, saved_bytes=10, weight_bytes=4).kept_for_weight == 4

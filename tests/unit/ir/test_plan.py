@@ -23,3 +23,27 @@ def test_loop_placement() -> None:
     assert placement.stages_of(1) == (1, 3, 5)
     assert placement.rank_of(4) == 0
     assert placement.num_ranks == 2
+
+
+def test_any_number_of_stages_in_a_loop() -> None:
+    assert Placement.round_robin(5, 3).ranks == (0, 1, 2, 0, 1)
+
+
+def test_folds_turn_at_both_ends() -> None:
+    assert Placement.fold(4).ranks == (0, 1, 2, 3, 3, 2, 1, 0)
+    assert Placement.fold(2, 4).ranks == (0, 1, 1, 0, 0, 1, 1, 0)
+    assert Placement.fold(3, 1) == Placement.loop(3)
+
+
+@pytest.mark.parametrize(("ranks", "legs"), [(1, 2), (3, 2), (4, 4), (2, 6)])
+def test_a_stage_and_its_mirror_image_share_a_rank(ranks: int, legs: int) -> None:
+    where = Placement.fold(ranks, legs).ranks
+    assert where == where[::-1]
+
+
+def test_replicas_are_chosen_by_micro_batch() -> None:
+    placement = Placement((0, 1), ((1, 0),), (0, 1, 1))
+    assert [placement.rank_of(0, m) for m in range(4)] == [0, 1, 1, 0]
+    assert placement.ranks_for(2) == (1, 0)
+    assert placement.stages_of(0) == (0, 1)
+    assert placement.num_ranks == 2

@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from fxpipe.errors import ScheduleError
+from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
-from tests.unit.ir.strategies import counts
+from fxpipe.schedules.one_f_one_b import one_f_one_b
+from tests.unit.ir.strategies import counts, schedules
 
 
 def test_counts_and_placement() -> None:
@@ -17,8 +20,6 @@ def test_counts_and_placement() -> None:
 
 @given(counts())
 def test_text_returns_the_schedule(at: tuple[int, int, int]) -> None:
-    from fxpipe.schedules.one_f_one_b import one_f_one_b
-
     schedule = one_f_one_b(*at)
     assert Schedule.from_text(str(schedule), "1f1b") == schedule
 
@@ -26,3 +27,49 @@ def test_text_returns_the_schedule(at: tuple[int, int, int]) -> None:
 def test_a_word_that_is_no_action_is_refused() -> None:
     with pytest.raises(ValueError, match="'bubble' is no action"):
         Schedule.from_text("0F0 bubble 0B0")
+
+
+@given(schedules)
+def test_text_returns_every_schedule_whose_ranks_do_something(schedule: Schedule) -> None:
+    if all(schedule.ranks):
+        text = schedule.to_text()
+        assert Schedule.from_text(text, schedule.name, schedule.replicas) == schedule
+
+
+def test_cells_are_opened() -> None:
+    schedule = Schedule.from_text("0F0 (0F1;0B0)OVERLAP_F_B 0B1 0U")
+    assert [str(action) for action in schedule.computes[0]] == ["0F0", "0F1", "0B0", "0B1"]
+    assert (schedule.num_stages, schedule.num_micro_batches) == (1, 2)
+
+
+def test_a_recomputation_is_no_backward() -> None:
+    assert not Schedule.from_text("0F0 0R0").has_backward
+
+
+@pytest.mark.parametrize(
+    ("text", "ascends"),
+    [
+        ("0F0 0F1 0B0 0B1", True),
+        ("0F0 0F1 0B1 0B0", False),
+        ("0F1 0F0 0B0 0B1", False),
+        ("0F0 0F1 0I0 0I1 0W1 0W0", False),
+        ("0F0 0F1 0I0 0B1 0W0", False),
+        ("0F0 0F1 0B0 0I1 0W1", True),
+        ("1F0 1F1 0F0\n0F1", True),
+    ],
+)
+def test_whether_micro_batches_ascend(text: str, ascends: bool) -> None:
+    """A full backward is both halves: its weight gradient must not overtake an earlier one."""
+    assert Schedule.from_text(text).ascends is ascends
+
+
+def test_replicas_have_placements_of_their_own() -> None:
+    schedule = Schedule.from_text("0F0 1F1 0F2\n0F1 1F0 1F2", replicas=2)
+    assert schedule.placement == Placement((0, 1), ((1, 0),), (0, 1, 0))
+
+
+def test_a_stage_without_a_rank_is_named() -> None:
+    with pytest.raises(ScheduleError, match="no rank runs stage 1"):
+        _ = Schedule.from_text("0F0 2F0").placement
+    with pytest.raises(ScheduleError, match="no rank runs stage 1 for micro-batch 1"):
+        _ = Schedule.from_text("0F0 1F0 0F1", replicas=2).placement
