@@ -138,9 +138,9 @@ class _Greedy:
                     more[stage] += 1
             arrival = max(now, arrival) + backward + self._hop
         for stage in self._stages[1:]:
-            # A stage cannot run what the one before it has not.
-            if 1 + more[stage] < self._count:
-                more[stage] = max(0, min(more[stage], more[stage - 1] - 1))
+            # A stage cannot run what the one before it has not, and one less is enough.
+            ahead = more[stage - 1] - (1 + more[stage] < self._count)
+            more[stage] = max(0, min(more[stage], ahead))
         return more
 
     def _round(self) -> bool:
@@ -165,10 +165,13 @@ class _Greedy:
         return True
 
     def _due(self) -> list[bool]:
-        """Whether each stage runs a forward in this round; none that the stage after it does not."""
+        """Whether each stage runs a forward in this round: if the stage after it does, and one is there."""
         due = [self._wants_forward(stage) for stage in self._stages]
         for stage in reversed(self._stages[:-1]):
             due[stage] = due[stage] and due[stage + 1]
+        for stage in self._stages[1:]:
+            there = len(self._ends[stage - 1][0]) + due[stage - 1]
+            due[stage] = due[stage] and len(self._ends[stage][0]) < there
         return due
 
     def _wants_forward(self, stage: int) -> bool:
