@@ -10,7 +10,6 @@ import torch.fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
 )
 from torch.utils._pytree import tree_leaves
 
@@ -20,6 +19,7 @@ from fxpipe.analysis.observe import Sample, observe
 from fxpipe.analysis.profile import cost_profile
 from fxpipe.analysis.stand_in import empty, stand_in
 from fxpipe.analysis.undisturbed import undisturbed
+from fxpipe.fake_model import FakeModel
 from fxpipe.ir.spec import is_differentiable, spec_bytes, tensor_specs
 from fxpipe.uncompiled import uncompiled
 
@@ -50,11 +50,10 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
     guessed: dict[str, str] = {}
 
     def once(**options: bool) -> Sample:
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
         clock = NominalClock(device)
-        with fake, clock:
+        with FakeModel(model) as fakes, fakes.mode, clock:
             inputs = _fake_inputs(capture, _place(model))
-            run = _FakeRun(capture, model, clock, fake, guessed)
+            run = _FakeRun(capture, model, clock, guessed)
             return observe(capture, model, run, inputs, **options)
 
     with uncompiled(), undisturbed(model, capture.training), torch.set_grad_enabled(trains):
@@ -99,11 +98,9 @@ class _FakeRun(MeteredRun):
         capture: Capture,
         model: torch.nn.Module,
         clock: NominalClock,
-        fake: FakeTensorMode,
         guessed: dict[str, str],
     ) -> None:
         super().__init__(capture, model, clock)
-        self._fake = fake
         self._guessed = guessed
         self._on = _place(model)
 
@@ -123,11 +120,6 @@ class _FakeRun(MeteredRun):
         if self._on == "meta" and isinstance(value, torch.Tensor) and not value.is_meta:
             return value.to("meta")
         return value
-
-    def _model_tensors(self) -> list[torch.Tensor]:
-        """What operators see of the parameters and buffers: fakes of them."""
-        real = super()._model_tensors()
-        return [*real, *map(self._fake.from_tensor, real)]
 
     def _stand_in(self, node: torch.fx.Node, inputs: Any) -> Any:
         spec = node.meta.get("spec")

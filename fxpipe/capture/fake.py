@@ -17,13 +17,13 @@ from torch._subclasses.fake_tensor import (
 )
 
 from fxpipe.capture import remedies
-from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.modules import Run
 from fxpipe.capture.probe import probe
 from fxpipe.capture.recorder import Recorder
 from fxpipe.capture.slices import SliceRunner
 from fxpipe.capture.watch import storage_key
+from fxpipe.fake_model import FakeModel
 
 _REFUSALS = (
     DataDependentOutputException,

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.modules import Run
 from fxpipe.capture.signature import flatten
+from fxpipe.fake_model import FakeModel
 
 
 def probe(

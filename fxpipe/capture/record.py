@@ -14,7 +14,6 @@ from torch import nn
 from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.copies import copied
 from fxpipe.capture.fake import FakeRecorder
-from fxpipe.capture.fake_model import FakeModel
 from fxpipe.capture.fallback import Decisions, FallbackError
 from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
@@ -25,6 +24,7 @@ from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.spans import close_spans
 from fxpipe.capture.values import Dependence
 from fxpipe.errors import CaptureError
+from fxpipe.fake_model import FakeModel
 from fxpipe.ir.capture import Span
 from fxpipe.uncompiled import uncompiled
 

@@ -8,6 +8,7 @@ from torch import nn
 from fxpipe.analysis.estimate import estimate
 from fxpipe.analysis.meter import ACCELERATOR, Device
 from fxpipe.analysis.profile import profile
+from fxpipe.capture.trace import trace
 from tests.builders import build_capture
 
 ARITHMETIC = Device(flops_per_second=1.0, bytes_per_second=1e30, start=0.0)
@@ -128,3 +129,25 @@ def test_a_model_that_runs_on_fakes_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         estimate(capture, net)
+
+
+class WritesData(nn.Module):
+    """Puts other memory behind a parameter and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear.weight.data = self.linear.weight.data.clamp(-1, 1)
+        self.count.data += 1
+        return self.linear(x) / self.count
+
+
+def test_parameters_and_buffers_keep_their_memory() -> None:
+    net, x = WritesData(), torch.randn(2, 4)
+    capture = trace(net, (x,), verify=False)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    estimate(capture, net)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fxpipe.capture.fake_model import FakeModel
+from fxpipe.fake_model import FakeModel
 from tests.unit.capture import small
 
 
