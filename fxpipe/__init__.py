@@ -45,10 +45,13 @@ if TYPE_CHECKING:
     from fxpipe.ir.schedule import Schedule as Schedule
     from fxpipe.ir.serial import from_json as from_json
     from fxpipe.ir.serial import to_json as to_json
+    from fxpipe.ir.split import Replicate as Replicate
+    from fxpipe.ir.split import Split as Split
     from fxpipe.ir.stage import Edge as Edge
     from fxpipe.ir.stage import StageGraph as StageGraph
     from fxpipe.ir.stage import StageProgram as StageProgram
     from fxpipe.ir.timeline import Timeline as Timeline
+    from fxpipe.optim.clip import clip_grad_norm_ as clip_grad_norm_
     from fxpipe.partitioners.partition import partition as partition
     from fxpipe.pipeline import Pipeline as Pipeline
     from fxpipe.portals.edges import link as link
@@ -69,6 +72,7 @@ _HOME: Final = {
     "fxpipe.codegen.generate": ("generate",),
     "fxpipe.schedules.lower": ("lower",),
     "fxpipe.simulator.engine": ("simulate",),
+    "fxpipe.optim.clip": ("clip_grad_norm_",),
     "fxpipe.execution": ("StepResult", "run"),
     "fxpipe.viz.render": ("render",),
     "fxpipe.ir.action": ("Compute", "Fused", "Kind", "Update"),
@@ -79,6 +83,7 @@ _HOME: Final = {
     "fxpipe.ir.program": ("RankProgram",),
     "fxpipe.ir.schedule": ("Schedule",),
     "fxpipe.ir.serial": ("from_json", "to_json"),
+    "fxpipe.ir.split": ("Replicate", "Split"),
     "fxpipe.ir.stage": ("Edge", "StageGraph", "StageProgram"),
     "fxpipe.ir.timeline": ("Timeline",),
     "fxpipe.errors": (

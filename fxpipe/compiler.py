@@ -18,6 +18,7 @@ from fxpipe.ir.capture import Capture
 from fxpipe.ir.cost import CostProfile, StageCost
 from fxpipe.ir.plan import PartitionPlan, Placement
 from fxpipe.ir.schedule import Schedule
+from fxpipe.ir.split import Replicate, Split
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.options import MICRO_BATCHES_PER_RANK, Options
 from fxpipe.partitioners.check import check_plan
@@ -42,6 +43,7 @@ def compile(
     example_args: tuple[Any, ...] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     cuts: Sequence[str] | PartitionPlan | None = None,
+    split: Mapping[str, Split | Replicate] | None = None,
     stages_per_rank: int = 1,
     schedule: str | Schedule | Callable[[int, int, int], Schedule] = "1f1b",
     recompute: Literal["never", "except_last", "always"] = "never",
@@ -66,6 +68,10 @@ def compile(
         example_kwargs: keyword inputs of the same example.
         cuts: where stages start: a module path (``"decoder.layers.3"``), ``"path@n"`` for a module's
             n-th call, or a node's name; or a `PartitionPlan` saved earlier. None: balanced by cost.
+        split: how inputs are shared out over the micro-batches, where the guess is wrong: name of an
+            argument → ``fxpipe.Split(dim)`` (cut along that dimension) or ``fxpipe.Replicate()``
+            (whole to each). A name stands for all tensors inside the argument; ``"batch_mask"`` is
+            the entry ``"mask"`` of the argument ``batch``. ``"target"`` is also the target of a step.
         stages_per_rank: stages on each rank; stage s runs on rank ``s % ranks``.
         schedule: a name, a callable (stages, ranks, micro-batches) → `Schedule`, or a `Schedule`,
             which then fits its own counts only.
@@ -108,6 +114,7 @@ def compile(
         devices=resolved,
         chunks=MICRO_BATCHES_PER_RANK * len(resolved) if chunks is None else chunks,
         cuts=cuts if cuts is None or isinstance(cuts, PartitionPlan | str) else tuple(cuts),
+        split=split,
         stages_per_rank=stages_per_rank,
         schedule=schedule,
         recompute=recompute,

@@ -9,20 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxpipe.analysis.varying import varying_outputs
+from fxpipe.capture.batch import batch_dimension
 from fxpipe.capture.signature import flatten
 from fxpipe.codegen.load import load
 from fxpipe.errors import CaptureError
+from fxpipe.feed import WholeBatch
 from fxpipe.ir.action import Compute
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
-from fxpipe.joined import JoinedOutputs, pass_on
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane, resolve_devices
-from fxpipe.runtime.micro_batch import scatter
+from fxpipe.runtime.instructions import micro_batches_of
+from fxpipe.runtime.loss import LossTask, Weights, loss_weights
+from fxpipe.runtime.micro_batch import scatter_target
 from fxpipe.runtime.runtime import Runtime
 
 
@@ -31,9 +35,13 @@ class StepResult:
     """What a step gives.
 
     Attributes:
-        loss: 0-d tensor, detached: the micro-batches' losses weighted by their rows; None if
-            nothing but forwards ran.
-        output: the model's result for the whole batch, detached; None if it was not kept.
+        loss: 0-d tensor, detached: ``Σ w_i · loss_i`` of the micro-batches, without the step's
+            ``scale``; None if nothing but forwards ran.
+        output: the model's result for the whole batch, detached: a tensor is joined along the
+            dimension in which it follows the rows; a floating one without dimensions is ``Σ w_i ·
+            value_i``; what is the same in all micro-batches is there once; all else is a list with
+            the value of each micro-batch. Of ready-made micro-batches: a list with the result of each.
+            None if it was not kept.
         timeline: what every rank computed when.
     """
 
@@ -57,6 +65,8 @@ def run(
     *,
     target: Any = None,
     loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    weights: Weights = "samples",
+    scale: float = 1.0,
     devices: Sequence[str | torch.device] | None = None,
     backend: Backend | None = None,
     recompute: str = "never",
@@ -78,6 +88,8 @@ def run(
         kwargs: keyword inputs.
         target: given to `loss_fn`, cut like the batch.
         loss_fn: (output, target) → scalar; None: the output is the loss, or has one.
+        weights: of the micro-batches' losses, as in `Pipeline.step`.
+        scale: of the gradients, as in `Pipeline.step`.
         devices: one per rank; None: CPU workers.
         backend: None: a worker thread per rank, ended after the step.
         recompute: as in `fxpipe.compile`.
@@ -89,12 +101,19 @@ def run(
         CaptureError: if the inputs do not match the capture.
         ScheduleError: if the batch has too few rows for the programs' micro-batches.
     """
-    leaves, layout = flatten((tuple(args), dict(kwargs or {})))
+    _, layout = flatten((tuple(args), dict(kwargs or {})))
     if layout != capture.signature.input:
         raise CaptureError("the arguments have another structure than those of the capture")
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    computes = [a for p in programs for a in p.actions if isinstance(a, Compute)]
-    batches = scatter(capture.signature, tensors, 1 + max(a.micro_batch for a in computes))
+    batch = WholeBatch(
+        capture.signature,
+        tuple(args),
+        kwargs or {},
+        micro_batches_of(programs),
+        varying_outputs(capture),
+    )
+    rows = batch.batches.rows
+    targets = scatter_target(target, rows, along=batch_dimension(capture))
+    shares = loss_weights(weights, rows, batch.calls, targets)
     home = {a.stage: p.rank for p in programs for a in p.actions if isinstance(a, Compute)}
     lanes = [open_lane(device) for device in resolve_devices(devices or ["cpu"] * len(programs))]
     runner = backend or LocalBackend()
@@ -112,11 +131,14 @@ def run(
             batch_norm=batch_norm,
         )
         outcome = runtime.run_step(
-            runtime.prepare(programs), batches, seed=seed, step=step, target=target, loss_fn=loss_fn
+            runtime.prepare(programs),
+            batch.batches,
+            LossTask(loss_fn, targets, shares, scale),
+            seed=seed,
+            step=step,
         )
     finally:
         if backend is None:
             runner.close()
-    pass_on(capture.signature, tensors, batches, outcome.input_grads)
-    output = JoinedOutputs(capture.signature, outcome.outputs, batches).result()
-    return StepResult(outcome.loss, output, outcome.timeline)
+    batch.pass_on(outcome.input_grads)
+    return StepResult(outcome.loss, batch.joined(outcome.outputs, shares), outcome.timeline)

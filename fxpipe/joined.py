@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fxpipe.ir.signature import CallSignature
-from fxpipe.runtime.micro_batch import (
-    Joined,
-    MicroBatches,
-    gather,
-    gather_input_gradient,
-    scatter_gradient,
-)
+from fxpipe.runtime.gather import Joined, gather, scatter_gradient
 from fxpipe.runtime.values import map_tensors, tensors_in
 
 
@@ -26,18 +19,21 @@ class JoinedOutputs:
         signature: says along which dimension each leaf is joined.
         outputs: per micro-batch, the output leaves; a tensor's ``requires_grad`` says whether a
             gradient may come for it.
-        batches: the micro-batches.
+        weights: of the micro-batches, by which results without dimensions are added up.
+        varying: positions of the leaves that follow from what is cut into micro-batches.
     """
 
     def __init__(
-        self, signature: CallSignature, outputs: Sequence[Sequence[Any]], batches: MicroBatches
+        self,
+        signature: CallSignature,
+        outputs: Sequence[Sequence[Any]],
+        weights: Sequence[float],
+        varying: frozenset[int] = frozenset(),
     ) -> None:
         self._signature = signature
-        self._batches = batches
+        self._weights = weights
         self._leaves = [
-            gather(
-                leaf, [_detached(given[at]) for given in outputs], batches.weights, f"result {at}"
-            )
+            gather(leaf, [_detached(given[at]) for given in outputs], weights, varies=at in varying)
             for at, leaf in enumerate(signature.outputs)
         ]
         self._marks = [_marks(leaf, outputs, at) for at, leaf in enumerate(self._leaves)]
@@ -67,7 +63,7 @@ class JoinedOutputs:
         """What `gradients` needs, without holding the outputs."""
         bare = object.__new__(JoinedOutputs)
         bare._signature = self._signature
-        bare._batches = self._batches
+        bare._weights = self._weights
         bare._leaves = [Joined(None, leaf.kind, leaf.sizes) for leaf in self._leaves]
         bare._marks = self._marks
         return bare
@@ -75,15 +71,14 @@ class JoinedOutputs:
     def gradients(self, grads: Sequence[Tensor | None]) -> list[list[Any]]:
         """Per micro-batch a gradient for every output leaf, given those of `differentiable`."""
         given = iter(grads)
-        count = self._batches.count
         columns = []
         for leaf, joined, marks in zip(
             self._signature.outputs, self._leaves, self._marks, strict=True
         ):
             wanted = [next(given) if marked else None for marked in marks]
             whole: Any = wanted if joined.kind == "each" else (wanted[0] if wanted else None)
-            columns.append(scatter_gradient(leaf, joined, whole, self._batches.rows))
-        return [[column[m] for column in columns] for m in range(count)]
+            columns.append(scatter_gradient(leaf, joined, whole, self._weights))
+        return [[column[m] for column in columns] for m in range(len(self._weights))]
 
 
 def _replaced(value: Any, marks: Sequence[bool], stand_ins: Iterator[Tensor]) -> Any:
@@ -106,28 +101,3 @@ def _marks(joined: Joined, outputs: Sequence[Sequence[Any]], at: int) -> list[bo
 
 def _requires_grad(value: Any) -> bool:
     return any(tensor.requires_grad for tensor in tensors_in(value))
-
-
-def input_gradient(
-    signature: CallSignature, at: int, batches: MicroBatches, grads: Sequence[Sequence[Any]]
-) -> Tensor | None:
-    """The gradient of a whole input, given per micro-batch those of all inputs."""
-    return gather_input_gradient(
-        signature.placeholders[at],
-        [given[at] for given in grads],
-        [inputs[at] for inputs in batches.inputs],
-    )
-
-
-def pass_on(
-    signature: CallSignature,
-    tensors: Sequence[Tensor],
-    batches: MicroBatches,
-    grads: Sequence[Sequence[Any]],
-) -> None:
-    """Run the inputs' gradients back into whatever graph the caller made the inputs with."""
-    wanted = [at for at, tensor in enumerate(tensors) if tensor.requires_grad]
-    pairs = [(tensors[at], input_gradient(signature, at, batches, grads)) for at in wanted]
-    found = [(tensor, grad) for tensor, grad in pairs if grad is not None]
-    if found:
-        torch.autograd.backward([tensor for tensor, _ in found], [grad for _, grad in found])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fxpipe.ir.cost import CostProfile
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.schedule import Schedule
+from fxpipe.ir.split import Replicate, Split, SplitRule
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ class Options:
     devices: tuple[torch.device, ...]
     chunks: int
     cuts: CutsLike = None
+    split: Mapping[str, SplitRule] | None = None
     stages_per_rank: int = 1
     schedule: ScheduleLike = "1f1b"
     recompute: str = "never"
@@ -53,6 +55,7 @@ class Options:
             isinstance(self.seed, bool) or not isinstance(self.seed, int)
         ):
             raise TypeError(f"seed must be an int or None, got {self.seed!r}")
+        _check_split(self.split)
         _check_choice("recompute", self.recompute, RECOMPUTE)
         _check_choice("batch_norm", self.batch_norm, BATCH_NORM)
         _check_choice("capture", self.capture, CAPTURE)
@@ -75,6 +78,21 @@ class Options:
     def num_stages(self) -> int:
         """Stages of the pipeline: ranks times stages per rank."""
         return len(self.devices) * self.stages_per_rank
+
+
+def _check_split(split: object) -> None:
+    if split is None:
+        return
+    if not isinstance(split, Mapping):
+        raise TypeError(
+            f"split must map names of inputs to fxpipe.Split or fxpipe.Replicate, got {split!r}"
+        )
+    for name, rule in split.items():
+        if not isinstance(name, str) or not isinstance(rule, Split | Replicate):
+            raise TypeError(
+                "split maps names of inputs to fxpipe.Split(dim) or fxpipe.Replicate(), "
+                f"got {name!r}: {rule!r}"
+            )
 
 
 def _check_count(name: str, value: object) -> None:

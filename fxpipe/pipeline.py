@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -13,10 +13,14 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor, nn
 
+from fxpipe.arguments import model_call, ready_made
+from fxpipe.capture.batch import batch_dimension
 from fxpipe.capture.signature import flatten
 from fxpipe.compiler import Line
 from fxpipe.errors import CaptureError, ExecutionError
+from fxpipe.executables import Executables, predict_step, step_schedule
 from fxpipe.execution import StepResult
+from fxpipe.feed import Feed, ReadyMade, WholeBatch
 from fxpipe.ir.cost import CostProfile
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.schedule import Schedule
@@ -25,17 +29,24 @@ from fxpipe.ir.timeline import Timeline
 from fxpipe.options import Options
 from fxpipe.recordings import Recordings
 from fxpipe.report import report
+from fxpipe.running import Seed, run_call, run_differentiable, run_step
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane
-from fxpipe.situation import Seed, Situation, predict_step, step_schedule
+from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
+from fxpipe.runtime.micro_batch import scatter_target
+from fxpipe.situation import Situation, variants_of
+from fxpipe.wrapper import ModelWrapper
 
 _RUNNING: Final[ContextVar[frozenset[int]]] = ContextVar("fxpipe_running", default=frozenset())
 """Pipelines that the current context runs inside of."""
 
+_ONE: Final = float(1)
+"""An object of its own: so that a `scale` of 1.0 that was given is told from none."""
 
-class Pipeline(nn.Module):
+
+class Pipeline(ModelWrapper):
     """A model cut into stages that run micro-batches under a schedule; made by `fxpipe.compile`.
 
     It has the model's own parameters, buffers, modules, names and training flag, so optimisers,
@@ -47,100 +58,15 @@ class Pipeline(nn.Module):
     """
 
     def __init__(self, model: nn.Module, options: Options, line: Line | None = None) -> None:
-        # Set before nn.Module.__init__, which writes `training`, a property over the model's flag.
-        self.__dict__["_model"] = model
-        super().__init__()
+        super().__init__(model)
         self._options = options
         self._backend = _backend(options)
         self._lanes = [open_lane(device) for device in options.devices]
         self._recordings = Recordings(model, options, self._lanes, self._backend, line)
+        self._executables = Executables(options)
         self._lock = threading.RLock()
         self._closed = False
         self.steps_done = 0
-
-    # ---- the model's own names -------------------------------------------------------------------
-
-    @property
-    def module(self) -> nn.Module:
-        """The user's model."""
-        model: nn.Module = self.__dict__["_model"]
-        return model
-
-    @property
-    def training(self) -> bool:
-        """The model's training flag."""
-        return self.module.training
-
-    @training.setter
-    def training(self, mode: bool) -> None:
-        """Ignored: `train` and `eval` set the model's flag."""
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the model's training mode."""
-        self.module.train(mode)
-        return self
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """The model's parameters under the model's names."""
-        return self.module.named_parameters(*args, **kwargs)
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        """The model's buffers under the model's names."""
-        return self.module.named_buffers(*args, **kwargs)
-
-    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-        """The model's modules under the model's names."""
-        modules: Iterator[tuple[str, nn.Module]] = self.module.named_modules(*args, **kwargs)
-        return modules
-
-    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """The model's direct children."""
-        return self.module.named_children()
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The model's state, loadable into the plain model and into any other partition of it."""
-        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load the model's state."""
-        return self.module.load_state_dict(state_dict, *args, **kwargs)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load the model's part of the state of a module that holds this pipeline."""
-        own = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
-        try:
-            found = self.module.load_state_dict(own, strict=False)
-        except RuntimeError as error:
-            error_msgs.append(str(error))
-            return
-        missing_keys += [prefix + key for key in found.missing_keys]
-        unexpected_keys += [prefix + key for key in found.unexpected_keys]
-
-    def get_submodule(self, target: str) -> nn.Module:
-        """The model's submodule of that name."""
-        return self.module.get_submodule(target)
-
-    def get_parameter(self, target: str) -> nn.Parameter:
-        """The model's parameter of that name."""
-        return self.module.get_parameter(target)
-
-    def get_buffer(self, target: str) -> Tensor:
-        """The model's buffer of that name."""
-        return self.module.get_buffer(target)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.module._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
 
     def extra_repr(self) -> str:
         """What is known of the cut."""
@@ -165,13 +91,13 @@ class Pipeline(nn.Module):
             ValueError: if the batched inputs have different numbers of rows, or none.
         """
         with self._turn():
-            situation = self._recordings.situation(args, kwargs)
-            seed = self._seed(situation)
+            batch, variants = self._cut(args, kwargs)
+            seed = self._seed(variants)
             parameters = [p for p in self.parameters() if p.requires_grad]
             if torch.is_grad_enabled() and _follows(args, kwargs, parameters):
-                result = situation.differentiable(args, kwargs, seed, parameters)
+                result = run_differentiable(batch, variants, self._executables, seed, parameters)
             else:
-                result = situation.call(args, kwargs, seed)
+                result = run_call(batch, variants, self._executables, seed)
         if self.training:
             self.steps_done += 1
         return result
@@ -181,44 +107,95 @@ class Pipeline(nn.Module):
         *args: Any,
         target: Any = None,
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
+        weights: Weights = "samples",
+        scale: float | Tensor = _ONE,
         keep_output: bool = True,
+        inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+        micro_batches: Iterable[Sequence[Any]] | None = None,
         **kwargs: Any,
     ) -> StepResult:
-        """Forward, loss and backward of a batch under the schedule.
+        """Forward, loss and backward of a batch under the schedule; gradients are added to ``.grad``.
 
-        Micro-batch i's loss has the weight (its rows / the batch's rows): for a loss that is a mean
-        over rows, loss and gradients are those of the whole batch. Gradients are added to ``.grad``.
+        The loss of the batch is ``Σ w_i · loss_i`` over its micro-batches. With the right `weights`
+        it and its gradients are those of the whole batch, however it is cut.
 
         Args:
             *args: the model's positional arguments.
-            target: cut into micro-batches along the first dimension of its tensors (any pytree).
+            target: cut into micro-batches like the inputs (any container of tensors).
             loss_fn: (output, target) → 0-d floating tensor, of one micro-batch; it runs on the last
                 stage. None: the output is the loss, or has a ``loss``.
+            weights: the ``w_i``. ``"samples"``: a micro-batch's share of the rows, for a loss that is a
+                mean over rows. ``"sum"``: 1 each, for a loss that is a sum. A function (args, kwargs,
+                target) of one micro-batch → the number of things that its loss is a mean of (tokens
+                with a label, say): its share of the sum of these numbers. Or one number for each
+                micro-batch, taken as it is. A micro-batch of weight 0 runs forward, but has no part in
+                loss and gradients, even if its loss is not a number.
+            scale: multiplies all gradients, and not the loss that is returned: the scale of a
+                `torch.amp.GradScaler`, or 1/n to average over n steps.
             keep_output: whether the result holds the output.
+            inputs: (args, kwargs), all arguments of a model whose own names are also the step's.
+            micro_batches: in place of a whole batch, its micro-batches: (args, kwargs) or (args,
+                kwargs, target) of each. Their shapes may differ; the result's output is a list.
             **kwargs: the model's keyword arguments.
 
         Raises:
             CaptureError: if this is a new way to call the model and cannot be recorded.
             ScheduleError: if the schedule does not fit the number of micro-batches.
-            ValueError: if inputs, target or loss are not as described.
+            TypeError: if an argument may be the model's as well as the step's.
+            ValueError: if inputs, target, weights or loss are not as described.
         """
         if loss_fn is not None and not callable(loss_fn):
             raise TypeError(f"loss_fn must be a function of output and target, got {loss_fn!r}")
+        feed: Feed
         with self._turn():
-            situation = self._recordings.situation(args, kwargs)
-            if isinstance(loss_fn, nn.Module):
-                last = self._lanes[situation.line.placement.ranks[-1]]
-                last.adopt([*loss_fn.parameters(), *loss_fn.buffers()])
-            outcome, output = situation.step(
-                args,
-                kwargs,
-                self._seed(situation),
-                target=target,
-                loss_fn=loss_fn,
+            if micro_batches is not None:
+                calls, targets = ready_made(micro_batches, args, kwargs, inputs, target)
+                feed, variants = self._ready(calls)
+            else:
+                told = _told(target, loss_fn, weights, scale, keep_output)
+                call = model_call(self.module, args, kwargs, inputs, told)
+                feed, variants = self._cut(*call)
+                targets = self._cut_target(target, feed, variants)
+            shares = loss_weights(weights, feed.batches.rows, feed.calls, targets)
+            self._adopt(loss_fn, variants)
+            outcome, output = run_step(
+                feed,
+                variants,
+                self._executables,
+                LossTask(loss_fn, targets, shares, float(scale)),
+                self._seed(variants),
                 keep_output=keep_output,
             )
         self.steps_done += 1
         return StepResult(outcome.loss, output, outcome.timeline)
+
+    def _cut(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[WholeBatch, Sequence[Situation]]:
+        """A batch cut into micro-batches, and the recording that each of them runs through."""
+        situation = self._recordings.situation(args, kwargs)
+        signature, varying = situation.line.capture.signature, situation.varying
+        batch = WholeBatch(signature, args, kwargs, self._options.chunks, varying)
+        return batch, variants_of([situation] * batch.batches.count, batch.calls)
+
+    def _ready(self, calls: Sequence[Call]) -> tuple[ReadyMade, Sequence[Situation]]:
+        """Ready-made micro-batches, and the recording that each of them runs through."""
+        situations = [
+            self._recordings.situation(args, kwargs, is_cut=True) for args, kwargs in calls
+        ]
+        variants = variants_of(situations, lambda: calls)
+        return ReadyMade([each.line.capture.signature for each in variants], calls), variants
+
+    def _cut_target(self, target: Any, feed: Feed, variants: Sequence[Situation]) -> list[Any]:
+        along = batch_dimension(variants[0].line.capture)
+        rules = self._recordings.splits.of_target
+        return scatter_target(target, feed.batches.rows, along=along, rules=rules)
+
+    def _adopt(self, loss_fn: object, variants: Sequence[Situation]) -> None:
+        """Bring the parameters of a loss to the device of the last stage."""
+        if isinstance(loss_fn, nn.Module):
+            last = self._lanes[variants[0].line.placement.ranks[-1]]
+            last.adopt([*loss_fn.parameters(), *loss_fn.buffers()])
 
     def capture(self, *args: Any, **kwargs: Any) -> Self:
         """Record the model for this way of calling it, without running the batch."""
@@ -248,8 +225,8 @@ class Pipeline(nn.Module):
             finally:
                 _RUNNING.reset(token)
 
-    def _seed(self, situation: Situation) -> Seed:
-        if not situation.draws:
+    def _seed(self, variants: Sequence[Situation]) -> Seed:
+        if not any(situation.draws for situation in variants):
             return Seed(0, 0)
         if self._options.seed is not None:
             return Seed(self._options.seed, self.steps_done)
@@ -353,6 +330,7 @@ class Pipeline(nn.Module):
         """End the worker threads. A closed pipeline runs nothing; its model stays usable."""
         self._closed = True
         self._recordings.clear()
+        self._executables.clear()
         if isinstance(self._options.backend, str):
             self._backend.close()
 
@@ -380,6 +358,22 @@ def _backend(options: Options) -> Backend:
     if options.backend == "inline":
         return InlineBackend()
     return LocalBackend(options.threads_per_rank)
+
+
+def _told(
+    target: object, loss_fn: object, weights: object, scale: object, keep_output: bool
+) -> Iterator[str]:
+    """The step's own arguments that were given, of those that a model may have too."""
+    if target is not None:
+        yield "target"
+    if loss_fn is not None:
+        yield "loss_fn"
+    if not isinstance(weights, str) or weights != "samples":
+        yield "weights"
+    if scale is not _ONE:
+        yield "scale"
+    if not keep_output:
+        yield "keep_output"
 
 
 def _follows(

@@ -15,6 +15,7 @@ from fxpipe.capture.batch import batch_of, resized
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.situation import situation_of
+from fxpipe.capture.splits import Splits
 from fxpipe.compiler import Example, Line, first_line, next_line
 from fxpipe.ir.capture import Capture
 from fxpipe.options import Options
@@ -36,6 +37,7 @@ class Recordings:
 
     Attributes:
         line: of the first situation; None before it is met.
+        splits: what the user says on how inputs are cut.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Recordings:
         self.line = line
         self._model = model
         self._options = options
+        self.splits = Splits(model, options.split or {})
         self._lanes = lanes
         self._backend = backend
         self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
@@ -56,8 +59,15 @@ class Recordings:
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
 
-    def situation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Situation:
+    def situation(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_cut: bool = False
+    ) -> Situation:
         """The situation of a call.
+
+        Args:
+            args: positional arguments.
+            kwargs: keyword arguments.
+            is_cut: whether this is a micro-batch, and not a batch to be cut into some.
 
         Raises:
             CaptureError: if it is a new one and cannot be recorded.
@@ -65,7 +75,7 @@ class Recordings:
         key = self._key(args, kwargs)
         found = self._situations.get(key)
         if found is None:
-            found = self._ready(self._record(args, kwargs))
+            found = self._ready(self._record(args, kwargs, 1 if is_cut else self._options.chunks))
             key = self._key(args, kwargs)  # what it consists of is known with the first recording
             self._situations[key] = found
             self._warn_of_values(key)
@@ -86,7 +96,7 @@ class Recordings:
         stages do not call but write out.
         """
         return (
-            situation_of(self._model, args, kwargs, like=self._like),
+            situation_of(self._model, args, kwargs, like=self._like, splits=self.splits),
             tuple(map(id, self._model.modules())),
             self._attributes(),
         )
@@ -130,17 +140,22 @@ class Recordings:
 
     # ---- recording -------------------------------------------------------------------------------
 
-    def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Line:
+    def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int) -> Line:
         if self.line is None:
-            example = self._micro_batch(args, kwargs)
+            example = self._micro_batch(args, kwargs, chunks)
             self.line = first_line(self._model, example, self._options)
             self._written_out = _written_out(self.line)
             return self.line
         like = self.line.capture
-        known = situation_of(self._model, args, kwargs, like=like) == like.situation
+        known = (
+            situation_of(self._model, args, kwargs, like=like, splits=self.splits) == like.situation
+        )
         if known and not self._situations:
             return self.line
-        return self._next_line(args, kwargs)
+        line, may_be_whole = self._next_line(args, kwargs, chunks)
+        if may_be_whole and not line.capture.has_rows:
+            self._without_rows = line.capture
+        return line
 
     def _ready(self, line: Line) -> Situation:
         return Situation(
@@ -149,36 +164,40 @@ class Recordings:
             self._lanes,
             self._backend,
             self._options,
-            lambda args, kwargs: self._ready(self._next_line(args, kwargs)),
+            lambda args, kwargs: self._ready(self._next_line(args, kwargs, 1)[0]),
         )
 
-    def _next_line(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Line:
+    def _next_line(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int
+    ) -> tuple[Line, bool]:
         """Recorded where the inputs are: the stages may have spread the model over devices."""
         assert self.line is not None
         leaves, _ = flatten((args, dict(kwargs)))
         device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
         tensors = [*self._model.parameters(), *self._model.buffers()]
-        example = self._micro_batch(args, kwargs)
+        example = self._micro_batch(args, kwargs, chunks)
         with together(tensors, torch.device(device)):
             line = next_line(self._model, example, self._options, self.line)
-        if example.may_be_whole and not line.capture.has_rows:
-            self._without_rows = line.capture
-        return line
+        return line, example.may_be_whole
 
-    def _micro_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Example:
+    def _micro_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int
+    ) -> Example:
         """The arguments with as many rows as the first micro-batch, but two at least."""
         leaves, layout = flatten((args, dict(kwargs)))
         if self.line is None:
             batch = choose_batch(self._model, leaves, layout)
         else:
             batch = batch_of(leaves, layout, self._like)
+        if self.splits:
+            batch = self.splits.applied(batch, leaves, layout)
         if batch is None:
             return Example(args, dict(kwargs), (None,) * len(leaves))
         if batch.size == 0:
             raise ValueError("the batch is empty: it has 0 rows")
-        if self._options.chunks == 1:
-            return Example(args, dict(kwargs), batch.dims, may_be_whole=True)
-        rows = max(2, -(-batch.size // min(self._options.chunks, batch.size)))
+        if chunks == 1:
+            return Example(args, dict(kwargs), batch.dims, may_be_whole=not self.splits)
+        rows = max(2, -(-batch.size // min(chunks, batch.size)))
         # No input that is given whole may look as if it had the micro-batch's rows.
         others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
         while rows in others:

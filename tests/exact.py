@@ -163,11 +163,10 @@ class _Twin:
 
 def run_step(pipe: fxpipe.Pipeline, kind: Kind, batch: Batch) -> Left:
     """A step of a pipeline, and what it left behind."""
-    args, kwargs = batch
     tensors = [leaf for leaf in flatten(batch)[0] if isinstance(leaf, Tensor)]
     for tensor in tensors:
         tensor.grad = None
-    result = pipe.step(*args, **kwargs, loss_fn=kind.loss)
+    result = pipe.step(inputs=batch, loss_fn=kind.loss)
     return Left(
         result.loss,
         [result.output],

@@ -56,10 +56,11 @@ def find_batch(leaves: Sequence[Any], dim: int = 0) -> Batch | None:
     if not tensors:
         return None
     size = Counter(leaf.shape[dim] for leaf in tensors).most_common(1)[0][0]
-    return Batch(size, tuple(_rows(leaf, dim, size) for leaf in leaves))
+    return Batch(size, tuple(rows_along(leaf, dim, size) for leaf in leaves))
 
 
-def _rows(leaf: Any, dim: int, size: int) -> int | None:
+def rows_along(leaf: Any, dim: int, size: int) -> int | None:
+    """Where a leaf has `size` rows: along `dim`; a matrix beside sequences first, along 0 too."""
     if not isinstance(leaf, torch.Tensor):
         return None
     along = (1, 0) if dim and leaf.dim() <= 2 else (dim,)
@@ -110,7 +111,7 @@ def _dim_like(size: int, along: int, known: InputLeaf, given: Any, dim: int | No
         return None if given.shape[dim] == 1 < size else dim
     shape = known.spec.shape
     is_spread = len(shape) != given.dim() or (along < len(shape) and shape[along] == 1)
-    return _rows(given, along, size) if is_spread and shape != given.shape else None
+    return rows_along(given, along, size) if is_spread and shape != given.shape else None
 
 
 def given_batch(leaves: Sequence[Any], dims: Sequence[int | None]) -> Batch | None:

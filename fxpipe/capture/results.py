@@ -29,8 +29,8 @@ def _batch_dim(
     if len(follows) > 1:
         warnings.warn(
             f"result {position} has shape {tuple(one)} for {sizes[0]} rows and {tuple(two)} for "
-            f"{sizes[1]}: each of its rows belongs to all rows of a micro-batch. The results of "
-            f"micro-batches are joined along dimension {follows[0]}",
+            f"{sizes[1]}: each of its rows belongs to all rows of a micro-batch. It is not joined: "
+            "the pipeline's result is a list with that of each micro-batch",
             stacklevel=2,
         )
-    return follows[0] if follows else None
+    return follows[0] if len(follows) == 1 else None

@@ -11,6 +11,7 @@ from torch import nn
 
 from fxpipe.capture.batch import batch_of
 from fxpipe.capture.signature import flatten
+from fxpipe.capture.splits import Splits
 from fxpipe.ir.capture import Capture
 
 
@@ -20,6 +21,7 @@ def situation_of(
     kwargs: Mapping[str, Any] | None = None,
     *,
     like: Capture | None = None,
+    splits: Splits | None = None,
 ) -> Hashable:
     """A key that is equal for calls which can run the same graph.
 
@@ -32,9 +34,15 @@ def situation_of(
     Args:
         like: a capture of the model: inputs have their rows where its inputs have them (see
             `batch_of`). None: it is guessed.
+        splits: what the user says on where inputs have their rows.
+
+    Raises:
+        ValueError: if `splits` does not fit the inputs.
     """
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
     batch = batch_of(leaves, layout, like)
+    if splits:
+        batch = splits.applied(batch, leaves, layout)
     dims = batch.dims if batch is not None else (None,) * len(leaves)
     parameters, buffers = list(model.parameters()), list(model.buffers())
     return (

@@ -36,10 +36,10 @@ class Roots:
                     self._at.append(one)
                     self._grads.append(its_grad)
 
-    def add_loss(self, loss: Tensor) -> None:
-        """A scalar to be differentiated."""
+    def add_loss(self, loss: Tensor, scale: float = 1.0) -> None:
+        """A scalar to be differentiated, with the gradient `scale`."""
         self._at.append(loss)
-        self._grads.append(torch.ones_like(loss, memory_format=torch.preserve_format))
+        self._grads.append(torch.full_like(loss, scale, memory_format=torch.preserve_format))
 
     def run(self, only: Sequence[Tensor] = ()) -> None:
         """Run backward from all roots; parameters accumulate their gradients.

@@ -1,16 +1,19 @@
-"""A batch cut into micro-batches, and their results joined again."""
+"""A batch cut into micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
+from fxpipe.capture.batch import rows_along
+from fxpipe.capture.signature import Layout, flatten
+from fxpipe.capture.splits import split_dim
+from fxpipe.ir.signature import CallSignature, InputLeaf
+from fxpipe.ir.split import Split, SplitRule
 
 
 @dataclass(frozen=True)
@@ -92,160 +95,74 @@ def _shares(total: int, count: int) -> tuple[int, ...]:
 
 
 def _pieces(tensor: Tensor, batch_dim: int | None, count: int) -> Sequence[Tensor]:
-    detached = tensor.detach()
     if batch_dim is None or count == 1:
-        pieces: Sequence[Tensor] = (detached,) * count
-    else:
-        pieces = detached.tensor_split(count, batch_dim)
+        return (detached(tensor),) * count
+    pieces = tensor.detach().tensor_split(count, batch_dim)
     if tensor.requires_grad:
         for piece in pieces:
             piece.requires_grad_()
     return pieces
 
 
-def scatter_target(target: Any, rows: Sequence[int]) -> list[Any]:
-    """The target of each micro-batch: tensors are cut along their first dimension like the batch.
+def detached(tensor: Tensor) -> Tensor:
+    """The tensor without its graph; it requires grad if the tensor does."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def rows_of(signature: CallSignature, tensors: Sequence[Tensor]) -> int:
+    """Rows of a ready-made micro-batch; 1 if no input is batched.
+
+    Raises:
+        ValueError: if batched inputs disagree on the number of rows, or there are no rows.
+    """
+    found = _rows(signature.placeholders, tensors)
+    return 1 if found is None else found
+
+
+_Rules = Callable[[Layout], Sequence[SplitRule | None]]
+
+
+def scatter_target(
+    target: Any, rows: Sequence[int], *, along: int = 0, rules: _Rules | None = None
+) -> list[Any]:
+    """The target of each micro-batch: its tensors are cut like the batch.
 
     Tensors without dimensions and everything that is no tensor are given whole to each micro-batch.
+
+    Args:
+        target: any container.
+        rows: of the micro-batches.
+        along: the dimension along which the inputs have their rows; the target's tensors are cut
+            along it, or along their first one if that has as many rows and this one has not.
+        rules: what the user says for the leaves of a layout.
 
     Raises:
         ValueError: if a tensor has another number of rows than the batch.
     """
-    leaves, structure = pytree.tree_flatten(target)
+    leaves, layout = flatten(target)
+    told = [None] * len(leaves) if rules is None else rules(layout)
+    columns = [
+        _target_pieces(leaf, rule, rows, along) for leaf, rule in zip(leaves, told, strict=True)
+    ]
+    return [layout.unflatten([column[m] for column in columns]) for m in range(len(rows))]
+
+
+def _target_pieces(
+    leaf: Any, rule: SplitRule | None, rows: Sequence[int], along: int
+) -> Sequence[Any]:
     total = sum(rows)
-    pieces = []
-    for leaf in leaves:
-        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
-            pieces.append([leaf] * len(rows))
-        elif leaf.size(0) != total:
-            raise ValueError(
-                f"a target of shape {tuple(leaf.shape)} cannot be cut like a batch of {total} rows: "
-                f"its first dimension must be {total}"
-            )
-        else:
-            pieces.append(list(torch.split(leaf, list(rows))))
-    return [pytree.tree_unflatten([p[m] for p in pieces], structure) for m in range(len(rows))]
-
-
-@dataclass(frozen=True)
-class Joined:
-    """One output leaf of the whole batch: its value, and how gradients go back to the micro-batches."""
-
-    value: Any
-    kind: str
-    """``"rows"``: joined along the batch dimension; ``"mean"``; ``"same"``; ``"each"``: a list."""
-    sizes: tuple[int, ...] = ()
-    """Of the micro-batches' pieces along the batch dimension."""
-
-
-def gather(
-    leaf: OutputLeaf, pieces: Sequence[Any], weights: Sequence[float], name: str = "a result"
-) -> Joined:
-    """One output leaf of the whole batch from those of its micro-batches.
-
-    - A tensor with a batch dimension: the pieces joined along it.
-    - A floating tensor without dimensions (a loss, a mean): the mean, weighted by rows.
-    - What is the same in every micro-batch: that value, once.
-    - Else a list with the value of each micro-batch.
-
-    Args:
-        name: of the leaf, for messages.
-
-    Raises:
-        ValueError: if the pieces have shapes that cannot be joined.
-    """
-    first = pieces[0]
-    if len(pieces) == 1:
-        return Joined(first, "same")
-    if all(isinstance(piece, Tensor) for piece in pieces):
-        if leaf.batch_dim is not None:
-            sizes = tuple(piece.size(leaf.batch_dim) for piece in pieces)
-            return Joined(_concatenated(pieces, leaf.batch_dim, name), "rows", sizes)
-        if first.dim() == 0 and (first.is_floating_point() or first.is_complex()):
-            return Joined(weighted_sum(pieces, weights), "mean")
-        if all(_equal_tensors(first, piece) for piece in pieces[1:]):
-            return Joined(first, "same")
-        return Joined(list(pieces), "each")
-    if all(_equal(first, piece) for piece in pieces[1:]):
-        return Joined(first, "same")
-    return Joined(list(pieces), "each")
-
-
-def _concatenated(pieces: Sequence[Tensor], dim: int, name: str) -> Tensor:
-    others = {(*piece.shape[:dim], *piece.shape[dim + 1 :]) for piece in pieces}
-    if len(others) > 1:
-        shapes = ", ".join(str(tuple(piece.shape)) for piece in pieces)
-        raise ValueError(
-            f"{name} cannot be joined along dimension {dim}: its shapes in the micro-batches are "
-            f"{shapes}. Use a step with keep_output=False and a loss that needs each micro-batch's "
-            "result alone, let the model return it in one shape for every micro-batch (padded to a "
-            "fixed length), or use one micro-batch (chunks=1)"
-        )
-    return torch.cat(list(pieces), dim)
-
-
-def weighted_sum(pieces: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """``Σ w_i · piece_i``, added in ascending order."""
-    total = pieces[0] * weights[0]
-    for piece, weight in zip(pieces[1:], weights[1:], strict=True):
-        total = total + piece * weight
-    return total
-
-
-def _equal_tensors(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return False
-    return type(one) is type(other) and bool(one == other)
-
-
-def scatter_gradient(
-    leaf: OutputLeaf, joined: Joined, grad: Any, rows: Sequence[int]
-) -> list[Tensor | None]:
-    """The gradient of each micro-batch's piece, given that of the joined leaf.
-
-    A value that is the same in every micro-batch counts once: the first micro-batch gets its gradient.
-    """
-    count = len(rows)
-    if grad is None:
-        return [None] * count
-    match joined.kind:
-        case "rows":
-            assert leaf.batch_dim is not None
-            return list(grad.split(list(joined.sizes), leaf.batch_dim))
-        case "mean":
-            return [grad * (piece_rows / sum(rows)) for piece_rows in rows]
-        case "each":
-            return list(grad)
-        case _:
-            return [grad, *[None] * (count - 1)]
-
-
-def gather_input_gradient(
-    leaf: InputLeaf, grads: Sequence[Any], inputs: Sequence[Tensor]
-) -> Tensor | None:
-    """The gradient of a whole input from those of its micro-batches, on the input's device.
-
-    Args:
-        leaf: the input.
-        grads: per micro-batch, a tensor or None.
-        inputs: the input as each micro-batch got it.
-    """
-    found = [grad for grad in grads if grad is not None]
-    if not found:
-        return None
-    if leaf.batch_dim is None:
-        whole = found[0]
-        for grad in found[1:]:
-            whole = whole + grad
+    if isinstance(rule, Split):
+        dim = split_dim(leaf, rule, "target")
+    elif rule is None and isinstance(leaf, Tensor) and leaf.dim():
+        dim = next((d for d in (along, 0) if rows_along(leaf, d, total) == d), None)
     else:
-        pieces = [
-            torch.zeros_like(given, device=found[0].device) if grad is None else grad
-            for grad, given in zip(grads, inputs, strict=True)
-        ]
-        whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, leaf.batch_dim)
-    back: Tensor = whole.to(inputs[0].device)
-    return back
+        return [leaf] * len(rows)
+    if not isinstance(leaf, Tensor):
+        return [leaf] * len(rows)
+    if dim is None or leaf.shape[dim] != total:
+        raise ValueError(
+            f"a target of shape {tuple(leaf.shape)} cannot be cut like a batch of {total} rows: "
+            f"its first dimension must be {total} (or name another: split={{'target': "
+            "fxpipe.Split(dim)}, or fxpipe.Replicate() to give it whole to each micro-batch)"
+        )
+    return list(torch.split(leaf, list(rows), dim))

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from fxpipe.errors import ExecutionError
 
 
 class Recompute(StrEnum):
@@ -149,3 +152,27 @@ def _settle(users: Tensor | None, copy: Tensor | None, present: Tensor | None) -
     if copy is not users:
         users.copy_(copy)
     return users
+
+
+@contextmanager
+def saved_for_now() -> Iterator[None]:
+    """Graphs made inside can be differentiated inside; after, nothing that they have saved is held."""
+    saved: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> int:
+        saved.append(tensor.detach())
+        return len(saved) - 1
+
+    def unpack(at: int) -> torch.Tensor:
+        if not saved:
+            raise ExecutionError(
+                "a tensor that the model has kept from its forward is differentiated, and recompute= "
+                "has thrown its graph away: use recompute='never'"
+            )
+        return saved[at]
+
+    try:
+        with saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        saved.clear()

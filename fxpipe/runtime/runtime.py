@@ -4,7 +4,7 @@ runtime = Runtime(model, capture, programs, graph, placement, lanes, backend, lo
 executable = runtime.prepare(lower(schedule, graph, placement))
 batches = scatter(capture.signature, tensors, chunks)
 
-outcome = runtime.run_step(executable, batches, seed=0, step=0, loss_fn=..., target=...)
+outcome = runtime.run_step(executable, batches, loss, seed=0, step=0)
 
 call = runtime.forward(forward_executable, batches, seed=0, step=1, keeps_graph=True)
 input_grads = call.backward(backward_executable, output_grads)
@@ -12,7 +12,7 @@ input_grads = call.backward(backward_executable, output_grads)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -28,11 +28,12 @@ from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
+from fxpipe.runtime.gather import weighted_loss
 from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.loss import LossTask
-from fxpipe.runtime.micro_batch import MicroBatches, scatter_target, weighted_sum
+from fxpipe.runtime.micro_batch import MicroBatches
 from fxpipe.runtime.ports import Ports
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
@@ -154,12 +155,10 @@ class Runtime:
         self,
         executable: Executable,
         batches: MicroBatches,
+        loss: LossTask,
         *,
         seed: int,
         step: int,
-        target: Any = None,
-        loss_fn: Callable[[Any, Any], Tensor] | None = None,
-        weights: Sequence[float] | None = None,
         keep_output: bool = True,
     ) -> Outcome:
         """Forward, loss and backward of a batch; parameters accumulate their gradients.
@@ -167,30 +166,26 @@ class Runtime:
         Args:
             executable: from `prepare`, for as many micro-batches as there are.
             batches: the inputs.
+            loss: what to differentiate.
             seed: base of the random numbers.
             step: number of the step; with `seed` it decides the random numbers.
-            target: cut like the batch (see `scatter_target`).
-            loss_fn: (output, target) → scalar; None: the output is the loss, or has one.
-            weights: of the micro-batches' losses; None: their shares of the rows.
             keep_output: whether the outputs are kept.
 
         Raises:
             ScheduleError: if the programs are for another number of micro-batches.
-            ValueError: if the target cannot be cut, or the loss is no scalar that requires grad.
+            ExecutionError: if grad mode is off.
+            ValueError: if the loss is no scalar that requires grad.
         """
-        shares = batches.weights if weights is None else tuple(weights)
-        task = LossTask(loss_fn, scatter_target(target, batches.rows), shares)
         keeps_graph = executable.has_backward
         if keeps_graph and not torch.is_grad_enabled():
             raise ExecutionError("a step with backward needs grad mode: it is off (torch.no_grad)")
         state = self._begin(
-            executable, batches, seed, step, keeps_graph=keeps_graph, loss=task, keep=keep_output
+            executable, batches, seed, step, keeps_graph=keeps_graph, loss=loss, keep=keep_output
         )
         try:
             self._launch(executable, state)
-            losses = [loss for loss in state.losses if loss is not None]
             return Outcome(
-                loss=weighted_sum(losses, shares) if losses else None,
+                loss=weighted_loss(state.losses, loss.weights),
                 outputs=state.outputs if keep_output else (),
                 input_grads=state.input_grads,
                 timeline=state.record.timeline(),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from fxpipe.errors import ExecutionError
 from fxpipe.ir.stage import HOST, StageProgram
@@ -15,6 +13,7 @@ from fxpipe.runtime.activations import Entry, Frame
 from fxpipe.runtime.backward import Roots
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.ports import Ports
+from fxpipe.runtime.recompute import saved_for_now
 from fxpipe.runtime.values import (
     Edges,
     edges_of,
@@ -96,16 +95,12 @@ class StageRunner:
         frame = step.frames[self.stage][micro_batch]
         if self.ports.host:
             self._read_host(frame, micro_batch, step)
-        reruns = step.keeps_graph and step.reruns(micro_batch)
+        reruns = step.reruns(micro_batch)
         frame.buffers = self.weights.begin(step, micro_batch, reruns=reruns)
         frame.replay = frame.buffers if reruns else None
         work = self._work_on_copies(frame) if self._written else ()
-        if not step.keeps_graph:
-            made, returned = self._call(frame.inputs, step)
-            frame.inputs = []
-            frame.sends = [seal(value) for value in made]
-            if self._is_last:
-                self._note_result(frame, returned, micro_batch, step)
+        if not step.keeps(micro_batch):
+            self._forward_alone(frame, micro_batch, step)
         elif reruns:
             self._forward_to_rerun(frame, micro_batch, step)
         else:
@@ -127,6 +122,16 @@ class StageRunner:
             copies.append((placeholder, copy))
         return copies
 
+    def _forward_alone(self, frame: Frame, micro_batch: int, step: Step) -> None:
+        """A forward without a backward."""
+        values, frame.inputs = frame.inputs, []
+        if step.keeps_graph:  # in grad mode: no leaf can be written into
+            values = Entry(values, self._anchor).close()
+        made, returned = self._call(values, step)
+        frame.sends = [seal(value) for value in made]
+        if self._is_last:
+            self._note_result(frame, returned, micro_batch, step)
+
     def _forward_to_rerun(self, frame: Frame, micro_batch: int, step: Step) -> None:
         """A forward whose graph is thrown away: its inputs and buffers are kept instead.
 
@@ -134,7 +139,7 @@ class StageRunner:
         depend on the kernel. What the graph saves is held until the forward ends, for a model that
         differentiates inside its forward.
         """
-        with _saved_for_now():
+        with saved_for_now():
             values = Entry(frame.inputs, self._anchor).close()
             if self._written:
                 self._work_on_copies(frame)  # the rerun's; what is in `values` is changed now
@@ -234,7 +239,7 @@ class StageRunner:
     ) -> None:
         """Compute the loss and keep loss and outputs for the caller; note where backward starts."""
         leaves = self.layout.output_leaves(returned)
-        if step.loss is not None:
+        if step.loss is not None and step.loss.counts(micro_batch):
             step.losses[micro_batch] = self._loss(frame, leaves, micro_batch, step).detach()
         sealed = [seal(leaf) for leaf in leaves]
         self._note_outputs(frame, leaves, sealed, step)
@@ -280,16 +285,17 @@ class StageRunner:
     def _has_work(self, frame: Frame, micro_batch: int, step: Step) -> bool:
         """Whether any gradient is to be run back through this stage, and not only past it."""
         if self._is_last:
-            return step.loss is not None or any(
-                grads is not None for grads in step.output_grads[micro_batch]
-            )
+            if step.loss is not None:
+                return step.keeps(micro_batch)
+            return any(grads is not None for grads in step.output_grads[micro_batch])
         return any(frame.later[at] is not None for at in range(len(self.ports.writes)))
 
     def _run_backward(self, frame: Frame, micro_batch: int, step: Step) -> None:
         starts = Roots()
         starts.add_all(frame.edges, frame.later)
         if frame.root is not None:
-            starts.add_loss(frame.root)
+            assert step.loss is not None
+            starts.add_loss(frame.root, step.loss.scale)
         if frame.outputs:
             grads = [self._of_caller(grad) for grad in step.output_grads[micro_batch]]
             starts.add_all(frame.outputs, grads)
@@ -313,27 +319,3 @@ class StageRunner:
                 if step.loss is not None:
                     self._loss(frame, leaves, micro_batch, step)
                 self._note_outputs(frame, leaves, [seal(leaf) for leaf in leaves], step)
-
-
-@contextmanager
-def _saved_for_now() -> Iterator[None]:
-    """Graphs made inside can be differentiated inside; after, nothing that they have saved is held."""
-    saved: list[torch.Tensor] = []
-
-    def pack(tensor: torch.Tensor) -> int:
-        saved.append(tensor.detach())
-        return len(saved) - 1
-
-    def unpack(at: int) -> torch.Tensor:
-        if not saved:
-            raise ExecutionError(
-                "a tensor that the model has kept from its forward is differentiated, and recompute= "
-                "has thrown its graph away: use recompute='never'"
-            )
-        return saved[at]
-
-    try:
-        with saved_tensors_hooks(pack, unpack):
-            yield
-    finally:
-        saved.clear()

@@ -106,9 +106,15 @@ class Step:
         self.output_grads: list[Sequence[Gradients]] = [()] * count
         self.input_grads: list[list[Gradients]] = [[None] * len(given) for given in inputs]
 
+    def keeps(self, micro_batch: int) -> bool:
+        """Whether a backward of a micro-batch will follow: not if it has no part in the loss."""
+        return self.keeps_graph and (self.loss is None or self.loss.counts(micro_batch))
+
     def reruns(self, micro_batch: int) -> bool:
         """Whether the forward of a micro-batch keeps only its inputs."""
-        return self.layouts[micro_batch].recompute.reruns(micro_batch, len(self.inputs))
+        return self.keeps(micro_batch) and self.layouts[micro_batch].recompute.reruns(
+            micro_batch, len(self.inputs)
+        )
 
     def explain(self, error: BaseException, action: Action) -> None:
         """Add to an exception where the pipeline was."""

@@ -26,7 +26,8 @@ from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.instructions import Executable
-from fxpipe.runtime.micro_batch import MicroBatches, scatter
+from fxpipe.runtime.loss import LossTask
+from fxpipe.runtime.micro_batch import MicroBatches, scatter, scatter_target
 from fxpipe.runtime.runtime import Call, Outcome, Runtime
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.lower import lower
@@ -36,6 +37,18 @@ BACKENDS: dict[str, Callable[[], Backend]] = {
     "inline": InlineBackend,
     "local": lambda: LocalBackend(threads_per_rank=1),
 }
+
+
+def loss_task(
+    batches: MicroBatches,
+    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    target: Any = None,
+    weights: Sequence[float] | None = None,
+    scale: float = 1.0,
+) -> LossTask:
+    """A loss whose weights are the shares of the rows, if they are not told."""
+    targets = scatter_target(target, batches.rows)
+    return LossTask(loss_fn, targets, weights or batches.weights, scale)
 
 
 @dataclass
@@ -72,7 +85,11 @@ class Rig:
     ) -> Outcome:
         batches = self.batches(args, chunks)
         executable = self.executable(schedule, batches.count)
-        return self.runtime.run_step(executable, batches, seed=seed, step=number, **options)
+        keep = options.pop("keep_output", True)
+        task = loss_task(batches, **options)
+        return self.runtime.run_step(
+            executable, batches, task, seed=seed, step=number, keep_output=keep
+        )
 
     def forward(self, *args: Any, chunks: int = 4, keeps_graph: bool = True) -> Call:
         batches = self.batches(args, chunks)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from fxpipe.errors import ScheduleError
-from tests.conformance.harness import BACKENDS, build, differences, state_of
+from tests.conformance.harness import BACKENDS, build, differences, loss_task, state_of
 from tests.conformance.networks import Normed
 from tests.conformance.test_step import each_recompute, images, mean_square, vectors
 from tests.reference import run_eager_step
@@ -220,8 +220,7 @@ def test_the_first_failure_wins_and_all_ranks_end(backend: str) -> None:
 def test_counts_that_do_not_fit(backend: str) -> None:
     rig = build(Trapped(), *vectors(8), backend=backend)
     executable = rig.executable("1f1b", 4)
+    batches = rig.batches(vectors(8), 2)
     with pytest.raises(ScheduleError, match="for 4 micro-batches, the batch is cut into 2"):
-        rig.runtime.run_step(
-            executable, rig.batches(vectors(8), 2), seed=0, step=0, loss_fn=mean_square
-        )
+        rig.runtime.run_step(executable, batches, loss_task(batches, mean_square), seed=0, step=0)
     rig.backend.close()

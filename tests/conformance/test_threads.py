@@ -17,7 +17,7 @@ import torch
 
 from fxpipe.errors import ExecutionError
 from fxpipe.runtime.backends.local import LocalBackend
-from tests.conformance.harness import Rig, build
+from tests.conformance.harness import Rig, build, loss_task
 from tests.conformance.networks import Chain
 from tests.conformance.test_step import mean_square, vectors
 
@@ -205,7 +205,7 @@ def test_brief_actions_run_on_one_worker_and_longer_ones_apart() -> None:
         nonlocal wait
         executable.pace.brief, wait = brief, seconds
         names.clear()
-        rig.runtime.run_step(executable, batches, seed=0, step=0, loss_fn=mean_square)
+        rig.runtime.run_step(executable, batches, loss_task(batches, mean_square), seed=0, step=0)
         return len(names)
 
     assert threads_of_a_step(brief=True, seconds=0.001) == 1

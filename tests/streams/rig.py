@@ -25,6 +25,7 @@ from fxpipe.runtime.runtime import Outcome, Runtime
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import SCHEDULES
+from tests.conformance.harness import loss_task
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Rig:
         batches = scatter(self._cut.capture.signature, inputs, self._setting.chunks)
         executable = self._executable(SCHEDULES[self._setting.schedule], batches.count)
         return self._runtime.run_step(
-            executable, batches, seed=0, step=0, target=target, loss_fn=loss_fn
+            executable, batches, loss_task(batches, loss_fn, target), seed=0, step=0
         )
 
     def call(

@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
-from fxpipe.runtime.micro_batch import (
-    gather,
-    gather_input_gradient,
-    scatter,
-    scatter_gradient,
-    scatter_target,
-    weighted_sum,
-)
+from fxpipe.ir.split import Replicate, Split
+from fxpipe.runtime.micro_batch import rows_of, scatter, scatter_target
 from tests.captures import Structure
 
 
@@ -94,92 +88,21 @@ def test_a_target_of_another_size() -> None:
         scatter_target(torch.ones(6), (2, 3))
 
 
-def test_rows_are_joined_and_their_gradient_cut_again() -> None:
-    leaf = OutputLeaf(1, True)
-    pieces = [torch.randn(3, 2), torch.randn(3, 1)]
-    joined = gather(leaf, pieces, (2 / 3, 1 / 3))
-    assert torch.equal(joined.value, torch.cat(pieces, 1))
-    cut = scatter_gradient(leaf, joined, joined.value, (2, 1))
-    assert all(map(torch.equal, cut, pieces))
+def test_targets_are_cut_along_the_inputs_dimension_where_they_have_it() -> None:
+    parts = scatter_target([torch.zeros(7, 5), torch.zeros(5)], (3, 2), along=1)
+    assert [[leaf.shape for leaf in part] for part in parts] == [[(7, 3), (3,)], [(7, 2), (2,)]]
 
 
-def test_more_rows_than_the_batch_has() -> None:
-    """An output with two rows for each row of the batch is cut by its own pieces."""
-    leaf = OutputLeaf(0, True)
-    pieces = [torch.randn(4, 3), torch.randn(2, 3)]
-    joined = gather(leaf, pieces, (2 / 3, 1 / 3))
-    cut = scatter_gradient(leaf, joined, joined.value, (2, 1))
-    assert [len(piece) for piece in cut if piece is not None] == [4, 2]
+def test_rules_for_targets() -> None:
+    target = {"whole": torch.zeros(5, 2), "last": torch.zeros(3, 5)}
+    rules = {"whole": Replicate(), "last": Split(-1)}
+    parts = scatter_target(target, (3, 2), rules=lambda layout: [rules[n] for n in layout.names()])
+    assert [part["whole"].shape for part in parts] == [(5, 2), (5, 2)]
+    assert [part["last"].shape for part in parts] == [(3, 3), (3, 2)]
+    with pytest.raises(ValueError, match="cuts 'target' along dimension 3"):
+        scatter_target(torch.zeros(5), (3, 2), rules=lambda layout: [Split(3)])
 
 
-def test_scalars_are_averaged_by_rows() -> None:
-    leaf = OutputLeaf(None, True)
-    weights = (3 / 5, 2 / 5)
-    pieces = [torch.tensor(1.0, requires_grad=True), torch.tensor(6.0, requires_grad=True)]
-    joined = gather(leaf, pieces, weights)
-    assert joined.value.item() == pytest.approx(3.0)
-    grads = torch.autograd.grad(joined.value, pieces, torch.tensor(5.0))
-    cut = scatter_gradient(leaf, joined, torch.tensor(5.0), (3, 2))
-    assert all(map(torch.equal, cut, grads))
-
-
-@pytest.mark.parametrize(
-    ("pieces", "kind"),
-    [
-        ([torch.ones(3), torch.ones(3)], "same"),
-        ([torch.ones(3), torch.zeros(3)], "each"),
-        ([torch.ones(3), torch.ones(2)], "each"),
-        ([torch.tensor(4), torch.tensor(4)], "same"),
-        ([torch.tensor(4), torch.tensor(5)], "each"),
-        (["a", "a"], "same"),
-        ([1, 2], "each"),
-        ([1, True], "each"),
-        ([None, None], "same"),
-        ([torch.ones(1), None], "each"),
-        ([(1, "a"), (1, "a")], "same"),
-    ],
-)
-def test_what_is_not_batched(pieces: Sequence[object], kind: str) -> None:
-    joined = gather(OutputLeaf(None, isinstance(pieces[0], Tensor)), pieces, (0.5, 0.5))
-    assert joined.kind == kind
-    assert joined.value is pieces[0] if kind == "same" else joined.value == list(pieces)
-
-
-def test_gradients_of_what_is_not_batched() -> None:
-    leaf = OutputLeaf(None, True)
-    grad = torch.ones(3)
-    same = gather(leaf, [torch.ones(3), torch.ones(3)], (0.5, 0.5))
-    assert scatter_gradient(leaf, same, grad, (1, 1)) == [grad, None]
-    each = gather(leaf, [torch.ones(3), torch.zeros(3)], (0.5, 0.5))
-    assert scatter_gradient(leaf, each, [None, grad], (1, 1)) == [None, grad]
-    assert scatter_gradient(leaf, each, None, (1, 1)) == [None, None]
-
-
-def test_gradients_of_inputs() -> None:
-    batched, whole = InputLeaf("x", "x", None, 0), InputLeaf("w", "w", None, None)
-    grads = [torch.ones(2, 3), None]
-    inputs = [torch.zeros(2, 3), torch.zeros(1, 3)]
-    joined = gather_input_gradient(batched, grads, inputs)
-    assert joined is not None
-    assert torch.equal(joined, torch.tensor([[1.0] * 3, [1.0] * 3, [0.0] * 3]))
-    added = gather_input_gradient(whole, [torch.ones(3), None, torch.ones(3)], inputs)
-    assert added is not None
-    assert torch.equal(added, torch.full((3,), 2.0))
-    assert gather_input_gradient(whole, [None, None], inputs) is None
-
-
-def test_sums_are_added_in_ascending_order() -> None:
-    pieces = [torch.tensor(x) for x in (1e8, 1.0, -1e8)]
-    assert weighted_sum(pieces, (1.0, 1.0, 1.0)).item() == 0.0  # (1e8 + 1) - 1e8 in float32
-
-
-def test_pieces_of_other_shapes_are_not_joined() -> None:
-    leaf = OutputLeaf(0, True)
-    pieces = [torch.zeros(2, 2), torch.zeros(1, 1)]
-    with pytest.raises(ValueError, match=r"result 3 .* \(2, 2\), \(1, 1\).*keep_output=False"):
-        gather(leaf, pieces, [0.5, 0.5], "result 3")
-
-
-def test_an_empty_piece_is_joined() -> None:
-    pieces = [torch.zeros(0, 2), torch.ones(3, 2)]
-    assert gather(OutputLeaf(0, True), pieces, [0.0, 1.0]).value.shape == (3, 2)
+def test_rows_of_a_ready_made_micro_batch() -> None:
+    assert rows_of(signature(0, None), [torch.zeros(3, 2), torch.zeros(7)]) == 3
+    assert rows_of(signature(None), [torch.zeros(7)]) == 1

@@ -46,7 +46,7 @@ def step(**fields: Any) -> Any:
         "key": step_key(1, 2),
         "leaves": [NO_LEAVES],
         "statistics": Statistics(),
-        "keeps_graph": True,
+        "keeps": lambda micro_batch: True,
     }
     return SimpleNamespace(**{**usual, **fields})
 

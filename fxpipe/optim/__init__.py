@@ -1,0 +1,1 @@
+"""What acts on parameters and gradients of all stages together."""

@@ -1,0 +1,125 @@
+"""The ways to run a batch: a whole step, a call without gradients, a differentiable call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fxpipe.drop_in import differentiable_call
+from fxpipe.executables import Executables
+from fxpipe.feed import Feed, WholeBatch
+from fxpipe.joined import JoinedOutputs
+from fxpipe.runtime.loss import LossTask
+from fxpipe.runtime.runtime import Call, Outcome
+from fxpipe.situation import Situation
+
+
+@dataclass(frozen=True)
+class Seed:
+    """What decides the random numbers of a step: a base and the step's number."""
+
+    base: int
+    step: int
+
+
+def run_step(
+    feed: Feed,
+    variants: Sequence[Situation],
+    executables: Executables,
+    loss: LossTask,
+    seed: Seed,
+    *,
+    keep_output: bool,
+) -> tuple[Outcome, Any]:
+    """Forward and backward of a batch under the schedule: the outcome, and the result."""
+    outcome = variants[0].runtime.run_step(
+        executables.get("step", variants),
+        feed.batches,
+        loss,
+        seed=seed.base,
+        step=seed.step,
+        keep_output=keep_output,
+    )
+    feed.pass_on(outcome.input_grads)
+    return outcome, feed.joined(outcome.outputs, loss.weights) if keep_output else None
+
+
+def run_call(
+    batch: WholeBatch, variants: Sequence[Situation], executables: Executables, seed: Seed
+) -> Any:
+    """All forwards; nothing is kept for a backward."""
+    call = _forward(batch, variants, executables, seed, keeps_graph=False)
+    return batch.outputs(call.take_outputs()).result()
+
+
+def run_differentiable(
+    batch: WholeBatch,
+    variants: Sequence[Situation],
+    executables: Executables,
+    seed: Seed,
+    parameters: Sequence[Tensor],
+) -> Any:
+    """All forwards; the result's backward runs all backwards."""
+    wanted = [at for at, tensor in enumerate(batch.tensors) if tensor.requires_grad]
+    joined: list[JoinedOutputs] = []
+
+    def run() -> tuple[_Half, list[Tensor]]:
+        call = _forward(batch, variants, executables, seed, keeps_graph=True)
+        outputs = batch.outputs(call.take_outputs())
+        joined.append(outputs)
+        half = _Half(batch, call, outputs, variants, executables, wanted)
+        return half, outputs.differentiable()
+
+    made = differentiable_call(run, [batch.tensors[at] for at in wanted], parameters)
+    return joined[0].result(made)
+
+
+def _forward(
+    batch: WholeBatch,
+    variants: Sequence[Situation],
+    executables: Executables,
+    seed: Seed,
+    *,
+    keeps_graph: bool,
+) -> Call:
+    return variants[0].runtime.forward(
+        executables.get("forward", variants),
+        batch.batches,
+        seed=seed.base,
+        step=seed.step,
+        keeps_graph=keeps_graph,
+    )
+
+
+class _Half:
+    """A call's backward half: from the gradients of the joined outputs to those of the inputs."""
+
+    def __init__(
+        self,
+        batch: WholeBatch,
+        call: Call,
+        outputs: JoinedOutputs,
+        variants: Sequence[Situation],
+        executables: Executables,
+        wanted: Sequence[int],
+    ) -> None:
+        self._batch = batch.without_leaves()
+        self._call = call
+        self._outputs = outputs.without_values()
+        self._variants = variants
+        self._executables = executables
+        self._wanted = wanted
+
+    def backward(
+        self, grads: Sequence[Tensor | None], *, inputs_only: bool
+    ) -> Sequence[Tensor | None]:
+        """Run all backwards; the gradients of the inputs that require grad."""
+        found = self._call.backward(
+            self._executables.get("backward", self._variants),
+            self._outputs.gradients(grads),
+            inputs_only=inputs_only,
+        )
+        return [self._batch.input_gradient(at, found) for at in self._wanted]
