@@ -28,7 +28,8 @@ def require_even(name: str, ranks: int, instead: str) -> None:
         UnsupportedCountsError: naming the count, its even neighbours, and the schedule to use instead.
     """
     if ranks % 2:
+        evens = " or ".join(str(even) for even in (ranks - 1, ranks + 1) if even)
         raise UnsupportedCountsError(
             f"schedule {name!r} needs an even number of ranks, got {ranks}: "
-            f"use {ranks - 1 or 2} or {ranks + 1}, or {instead!r}, which runs on any number"
+            f"use {evens}, or {instead!r}, which runs on any number"
         )

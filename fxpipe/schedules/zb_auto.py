@@ -165,7 +165,7 @@ class _Greedy:
         return True
 
     def _due(self) -> list[bool]:
-        """Whether each stage runs a forward in this round: if the stage after it does, and one is there."""
+        """Whether each stage runs a forward in this round: if the next does, and one is there."""
         due = [self._wants_forward(stage) for stage in self._stages]
         for stage in reversed(self._stages[:-1]):
             due[stage] = due[stage] and due[stage + 1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fxpipe.ir.cost import StageCost
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.memory import kept
 from fxpipe.simulator.unit import unit_timeline
 from fxpipe.viz.text import grid
 
@@ -21,4 +23,5 @@ def picture(schedule: Schedule) -> str:
 def peaks(schedule: Schedule) -> tuple[float, ...]:
     """Per rank, the activations it keeps at most; those of all its stages together are one."""
     per_rank = schedule.num_stages * schedule.replicas / schedule.num_ranks
-    return tuple(peak / per_rank for peak in thirds(schedule).peak_bytes)
+    costs = [StageCost(1, 2, 1, saved_bytes=1)] * schedule.num_stages
+    return tuple(max(kept(actions, costs)) / per_rank for actions in schedule.computes)

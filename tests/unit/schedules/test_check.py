@@ -108,3 +108,65 @@ def test_backwards_alone_need_their_forwards_given() -> None:
     check(schedule, linear(4), given=(Result.OUTPUT,))
     with pytest.raises(IllegalScheduleError, match="lacks the action that makes the output"):
         check(schedule, linear(4))
+
+
+def test_cells_are_checked_as_a_whole() -> None:
+    """A cell starts when all its actions can: one must not wait for what follows the other."""
+    fine = "0F0 0F1 (0F2;0B0)OVERLAP_F_B 0B1 0B2\n1F0 1B0 1F1 1B1 1F2 1B2"
+    check(Schedule.from_text(fine), linear(2))
+    stuck = "0F0 (0F1;0B0)OVERLAP_F_B 0B1\n1F0 1F1 1B0 1B1"
+    with pytest.raises(DeadlockError) as caught:
+        check(Schedule.from_text(stuck), linear(2))
+    assert str(caught.value).splitlines()[1] == (
+        "  - rank 0 waits at position 1 to run (0F1;0B0)OVERLAP_F_B for the input gradient of "
+        "stage 1, micro-batch 0, which rank 1 makes at its position 2, but it stands at 1"
+    )
+
+
+def test_a_cell_has_one_position() -> None:
+    message = _refused("(0F0;0F1)OVERLAP_F_B 0B0 0F1", linear(1))
+    assert "rank 0, position 2: 0F1 makes the output of stage 0, micro-batch 1 again: " in message
+    assert "rank 0 does at position 0" in message
+
+
+def test_a_recomputation_stands_between_forward_and_backward() -> None:
+    check(Schedule.from_text("0F0 0F1 0R0 0B0 0R1 0I1 0W1"), linear(1))
+    assert (
+        "rank 0, position 1: 0B0 needs the recomputed activations of stage 0, micro-batch 0, "
+        "which the rank makes later, at position 2"
+    ) in _refused("0F0 0B0 0R0", linear(1))
+    assert "0R0 needs the output of stage 0" in _refused("0R0 0F0 0B0", linear(1))
+    assert "0R0 makes the recomputed activations of stage 0, micro-batch 0 again" in _refused(
+        "0F0 0R0 0R0 0B0", linear(1)
+    )
+
+
+def test_an_update_comes_once_after_the_last_gradient() -> None:
+    check(Schedule.from_text("0F0 0F1 0B0 0I1 0W1 0U\n1F0 1B0 1F1 1B1 1U"), linear(2))
+    message = _refused("0F0 0F1 0B0 0U 0I1 0W1 0U", linear(1))
+    assert "rank 0, position 6: 0U comes again: it stands at position 3" in message
+    assert "rank 0, position 3: 0U comes before 0W1 at position 5" in message
+
+
+def test_replicas_are_asked_for() -> None:
+    text = "0F0 1F1 1B1 0B0\n0F1 1F0 1B0 0B1"
+    check(Schedule.from_text(text, replicas=2), linear(2))
+    assert "rank 1, position 0: 0F1: stage 0 is on rank 0" in _refused(text)
+
+
+def test_a_micro_batch_stays_in_its_replica_of_a_stage() -> None:
+    text = "0F0 0B1\n0F1 0B0"
+    with pytest.raises(IllegalScheduleError, match="0B0: rank 0 runs stage 0 for this micro-b"):
+        check(Schedule.from_text(text, replicas=2), linear(1))
+
+
+def test_only_the_circle_is_told_and_who_waits_behind_it() -> None:
+    schedule = Schedule.from_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0\n2F0 2B0 2F1 2B1")
+    with pytest.raises(DeadlockError) as caught:
+        check(schedule, linear(3))
+    lines = str(caught.value).splitlines()
+    assert [line.split(" to run")[0] for line in lines[1:-1]] == [
+        "  - rank 0 waits at position 1",
+        "  - rank 1 waits at position 0",
+    ]
+    assert lines[-1] == "  - 1 more rank waits behind them"

@@ -31,5 +31,5 @@ def test_one_unit_with_longer_backwards(p: int) -> None:
 
 
 def test_an_odd_number_of_ranks_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedCountsError, match="'chimera' needs an even number.*got 5"):
+    with pytest.raises(UnsupportedCountsError, match=r"'chimera' needs an even number.*got 5"):
         chimera(5, 5, 5)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fxpipe.errors import ScheduleError
-from fxpipe.schedules.counts import require_counts
+from fxpipe.errors import ScheduleError, UnsupportedCountsError
+from fxpipe.schedules.counts import require_counts, require_even
 
 
 def test_stages_need_not_divide_evenly() -> None:
@@ -22,3 +22,11 @@ def test_stages_need_not_divide_evenly() -> None:
 def test_what_is_wrong_is_said(at: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         require_counts(*at)
+
+
+def test_an_odd_number_of_ranks_is_refused_with_what_to_do() -> None:
+    require_even("mirrored", 4, "other")
+    with pytest.raises(UnsupportedCountsError, match=r"'mirrored'.*got 5: use 4 or 6, or 'other'"):
+        require_even("mirrored", 5, "other")
+    with pytest.raises(UnsupportedCountsError, match="got 1: use 2, or"):
+        require_even("mirrored", 1, "other")

@@ -50,3 +50,12 @@ def test_a_full_backward_makes_what_the_two_halves_make() -> None:
     kinds = {str(kind): set(results) for kind, results in MAKES.items()}
     assert kinds["B"] == kinds["I"] | kinds["W"]
     assert not kinds["I"] & kinds["W"]
+
+
+def test_a_recomputation_needs_its_forward_and_its_backward_needs_it() -> None:
+    assert _needs("1R5") == [(Result.OUTPUT, 1)]
+    backward = Compute.from_text("3B5")
+    assert list(needs(backward, GRAPH, recomputed=True)) == [
+        (Result.OUTPUT, 3),
+        (Result.ACTIVATIONS, 3),
+    ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fxpipe.ir.plan import Placement
 from fxpipe.schedules.gpipe import gpipe
 from fxpipe.simulator.metrics import bubble_fraction, bubble_ratio
 from fxpipe.simulator.unit import unit_timeline
@@ -35,3 +36,13 @@ def test_several_stages_per_rank_divide_the_idle_time(p: int, m: int, v: int) ->
     timeline = unit_timeline(gpipe(p * v, p, m), backward=2.0)
     assert timeline.makespan == (v * m + p - 1) * 3
     assert timeline.peak_bytes == (v * m,) * p
+
+
+@pytest.mark.parametrize(
+    "placement", [Placement.fold(2, 4), Placement.fold(4, 2), Placement((0, 2, 1, 1, 0, 2, 2, 0))]
+)
+def test_any_placement(placement: Placement) -> None:
+    schedule = gpipe(8, placement.num_ranks, 5, placement)
+    assert schedule.placement == placement
+    assert schedule.ascends
+    assert unit_timeline(schedule).makespan >= 2 * 5 * 8 / placement.num_ranks

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from fxpipe.errors import DeadlockError
+from fxpipe.errors import DeadlockError, IllegalScheduleError
 from fxpipe.ir.action import Action, Compute, Direction, Payload, Transfer
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.spec import TensorSpec
 from fxpipe.ir.stage import Edge, StageGraph
 from fxpipe.schedules.gpipe import gpipe
 from fxpipe.schedules.linear import linear
-from fxpipe.schedules.links import Sends, check_links
+from fxpipe.schedules.links import Sends, check_links, check_pairs, check_programs
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.one_f_one_b import one_f_one_b
 
@@ -78,3 +78,32 @@ def test_a_send_that_nobody_asks_for_blocks_a_rendezvous_only() -> None:
     check_links(programs, Sends.UNBOUNDED)
     with pytest.raises(DeadlockError, match=r"rank 0, position 1: send\[a:a:0→1\]0 is not"):
         check_links(programs, Sends.RENDEZVOUS)
+
+
+def test_what_does_not_pair_up_is_named_at_both_ends() -> None:
+    first = (
+        Compute.from_text("0F0"),
+        _transfer(Direction.SEND, "a"),
+        _transfer(Direction.SEND, "b"),
+    )
+    second = (
+        _transfer(Direction.RECV, "a"),
+        _transfer(Direction.RECV, "c"),
+        Compute.from_text("1F0"),
+    )
+    with pytest.raises(IllegalScheduleError) as caught:
+        check_programs([RankProgram(0, first), RankProgram(1, second)])
+    assert str(caught.value).splitlines() == [
+        "sends and receives do not pair up:",
+        "  - number 1 from rank 0 to rank 1: rank 0, position 2: send[a:b:0→1]0 meets "
+        "rank 1, position 1: recv[a:c:0→1]0",
+    ]
+
+
+def test_a_send_without_a_receive_meets_nothing() -> None:
+    programs = [
+        RankProgram(0, (Compute.from_text("0F0"), _transfer(Direction.SEND, "a"))),
+        RankProgram(1, (Compute.from_text("1F0"),)),
+    ]
+    with pytest.raises(IllegalScheduleError, match=r"send\[a:a:0→1\]0 meets nothing"):
+        check_pairs(programs)

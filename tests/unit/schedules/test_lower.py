@@ -163,3 +163,26 @@ def test_a_graph_per_micro_batch() -> None:
     ]
     with pytest.raises(ScheduleError, match="1 stage graphs for 2 micro-batches"):
         lower(schedule, graphs[:1])
+
+
+def test_a_cell_receives_before_and_sends_after_all_its_actions() -> None:
+    schedule = Schedule.from_text("0F0 (0F1;0B0)OVERLAP_F_B 0B1\n1F0 1B0 1F1 1B1")
+    assert _texts(lower(schedule, linear(2)))[0] == (
+        "0F0 send[a:x0:0→1]0 recv[g:x0:1→0]0 0F1 0B0 send[a:x0:0→1]1 recv[g:x0:1→0]1 0B1"
+    )
+
+
+def test_updates_and_recomputations_transfer_nothing() -> None:
+    schedule = Schedule.from_text("0F0 0R0 0B0 0U\n1F0 1R0 1I0 1W0 1U")
+    assert _texts(lower(schedule, linear(2))) == [
+        "0F0 send[a:x0:0→1]0 0R0 recv[g:x0:1→0]0 0B0 0U",
+        "recv[a:x0:0→1]0 1F0 1R0 1I0 send[g:x0:1→0]0 1W0 1U",
+    ]
+
+
+def test_replicas_transfer_in_opposite_directions() -> None:
+    schedule = Schedule.from_text("0F0 1F1 1B1 0B0\n0F1 1F0 1B0 0B1", replicas=2)
+    assert _texts(lower(schedule, linear(2))) == [
+        "0F0 send[a:x0:0→1]0 recv[a:x0:0→1]1 1F1 1B1 send[g:x0:1→0]1 recv[g:x0:1→0]0 0B0",
+        "0F1 send[a:x0:0→1]1 recv[a:x0:0→1]0 1F0 1B0 send[g:x0:1→0]0 recv[g:x0:1→0]1 0B1",
+    ]

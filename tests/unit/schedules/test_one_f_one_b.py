@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.gpipe import gpipe
 from fxpipe.schedules.one_f_one_b import one_f_one_b
@@ -63,3 +64,13 @@ def test_several_stages_per_rank_idle_less(v: int, bubble: float) -> None:
     timeline = unit_timeline(one_f_one_b(4 * v, 4, 8), backward=2.0)
     assert bubble_fraction(timeline) == pytest.approx(bubble, abs=5e-5)
     assert bubble_fraction(unit_timeline(one_f_one_b(4, 4, 8), backward=2.0)) > bubble
+
+
+@pytest.mark.parametrize(
+    "placement", [Placement.fold(2, 4), Placement.fold(4, 2), Placement((0, 2, 1, 1, 0, 2, 2, 0))]
+)
+def test_any_placement(placement: Placement) -> None:
+    schedule = one_f_one_b(8, placement.num_ranks, 5, placement)
+    assert schedule.placement == placement
+    assert schedule.ascends
+    assert unit_timeline(schedule).makespan >= 2 * 5 * 8 / placement.num_ranks

@@ -90,7 +90,7 @@ def test_1f1b_but_for_the_last_rank(p: int, m: int) -> None:
 @pytest.mark.parametrize(("p", "m"), SIZES)
 @pytest.mark.parametrize("v", [1, 2, 3])
 def test_looped_bfs_but_for_descending_backwards(p: int, m: int, v: int) -> None:
-    """torch takes a stage's backwards last micro-batch first: that would turn the order of sums around."""
+    """torch takes the backwards of a stage last micro-batch first, and so turns sums around."""
     ours, theirs = _ours(looped_bfs(p * v, p, m)), _several("ScheduleLoopedBFS", p, v, m)
     for own, other in zip(ours, theirs, strict=True):
         half = v * m

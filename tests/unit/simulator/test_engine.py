@@ -47,25 +47,6 @@ def test_heterogeneous_stages() -> None:
     assert _step(one_f_one_b(4, 4, 6), costs).makespan == 36.75
 
 
-PUBLISHED = [
-    # p, m, F, I, W, hop in ms, bubble of 1F1B: zero-bubble pipelines (arXiv 2401.10241)
-    (8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431),
-    (8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985),
-    (8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240),
-    (16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552),
-    (16, 64, 11.307, 11.254, 8.101, 0.379, 0.2082),
-    (16, 128, 11.325, 11.308, 8.109, 0.378, 0.1251),
-]
-
-
-@pytest.mark.parametrize(("p", "m", "f", "i", "w", "hop", "bubble"), PUBLISHED)
-def test_published_bubbles_of_1f1b(
-    p: int, m: int, f: float, i: float, w: float, hop: float, bubble: float
-) -> None:
-    timeline = _step(one_f_one_b(p, p, m), [StageCost(f, i + w, w)] * p, Cluster(p, latency=hop))
-    assert timeline.bubble == pytest.approx(bubble, abs=5e-5)
-
-
 def test_two_ranks_that_halve_each_other_gain_nothing() -> None:
     shared = Cluster(2, speeds=(1.0, 0.5))
     timeline = _step(one_f_one_b(2, 2, 4), [StageCost(1, 1)] * 2, shared)
@@ -124,26 +105,26 @@ def test_missing_costs_and_ranks_are_refused() -> None:
         simulate(programs, [StageCost(1, 1)] * 3, Cluster(2))
 
 
-@given(st.data(), stage_graphs(stages=5), st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 5))
+@given(st.data(), stage_graphs(stages=6), st.sampled_from(sorted(SCHEDULES)), st.integers(1, 6))
 def test_laws_of_every_timeline(
     data: st.DataObject, graph: StageGraph, name: str, ranks: int
 ) -> None:
-    costs = data.draw(stage_costs(5))
+    ranks += ranks % 2 if name in ("dualpipe", "chimera") else 0
+    costs = data.draw(stage_costs(6))
     micro_batches = data.draw(st.integers(1, 6))
-    schedule = SCHEDULES[name](5, ranks, micro_batches)
+    schedule = SCHEDULES[name](6, ranks, micro_batches)
     speeds = data.draw(st.sampled_from([(1.0,), (1.0, 0.75, 0.5)]))
     cluster = Cluster(ranks, data.draw(st.sampled_from([0.0, 0.5])), 0.0, None, speeds)
     timeline = simulate(lower(schedule, graph), costs, cluster, graph)
     slack = 1e-9
 
-    assert timeline.makespan >= longest_chain(graph, costs) - slack
-    busiest = max(
-        micro_batches * sum(costs[s].forward + costs[s].backward for s in range(r, 5, ranks))
-        for r in range(ranks)
-    )
-    assert timeline.makespan >= busiest - slack
+    backward = schedule.has_backward
+    chain = longest_chain(graph, costs, backward=backward, split=True)
+    assert timeline.makespan >= chain - slack
+    work = [sum(costs[a.stage].seconds(a.kind) for a in row) for row in schedule.computes]
+    assert timeline.makespan >= max(work) - slack
     ended = {}
-    for rank, actions in enumerate(schedule.ranks):
+    for rank, actions in enumerate(schedule.computes):
         spans = timeline.compute_spans(rank)
         assert tuple(span.action for span in spans) == actions
         for before, after in itertools.pairwise(spans):
@@ -160,6 +141,7 @@ def test_laws_of_every_timeline(
             assert isinstance(action, Compute)
             for result, stage in needs(action, graph):
                 assert ended[result, stage, action.micro_batch] <= span.start + slack
-    if cluster.latency == 0:
+    if cluster.latency == 0 and not name.startswith("dualpipe"):
+        # (What waits for a cell waits for its end, not for the action in it that makes the result.)
         path = critical_path(timeline, graph)
         assert sum(span.duration for span in path) == pytest.approx(timeline.makespan)

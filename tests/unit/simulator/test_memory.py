@@ -4,7 +4,8 @@ from fxpipe.ir.cost import StageCost
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.linear import linear
 from fxpipe.schedules.lower import lower
-from fxpipe.simulator.memory import peak_bytes
+from fxpipe.simulator.engine import simulate
+from fxpipe.simulator.memory import kept_over_time, peak_bytes
 
 
 def _peaks(text: str, *saved: int) -> tuple[int, ...]:
@@ -31,3 +32,11 @@ def test_nothing_is_kept_without_a_backward() -> None:
 
 def test_backwards_alone_start_with_everything() -> None:
     assert _peaks("0B0 0B1 0B2", 10) == (30,)
+
+
+def test_the_course_of_what_is_kept() -> None:
+    costs = [StageCost(1, 3, 1, saved_bytes=10, weight_bytes=4)]
+    timeline = simulate(lower(Schedule.from_text("0F0 0F1 0I0 0W0 0B1"), linear(1)), costs)
+    (course,) = kept_over_time(timeline, costs)
+    assert course == ((0.0, 10), (1.0, 20), (4.0, 14), (5.0, 10), (8.0, 0))
+    assert max(kept for _, kept in course) == timeline.peak_bytes[0]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fxpipe.ir.cost import StageCost
+from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.spec import TensorSpec
 from fxpipe.ir.stage import Edge, StageGraph
 from fxpipe.ir.timeline import Timeline
@@ -15,6 +16,8 @@ from fxpipe.simulator.metrics import (
     bubble_fraction,
     bubble_ratio,
     critical_path,
+    device_span,
+    device_span_bubble,
     longest_chain,
     rank_use,
 )
@@ -61,3 +64,31 @@ def test_the_longest_chain_takes_the_slower_branch() -> None:
     # Forward 0, 1 and 2 side by side, 3. Backward 3, then down a's readers: 2, 1, 0.
     assert longest_chain(graph, costs, backward=False) == 1 + 5 + 1
     assert longest_chain(graph, costs) == (1 + 5 + 1) + (1 + 2 + 5 + 1)
+
+
+def test_ranks_that_start_late_have_a_shorter_span() -> None:
+    timeline = simulate(
+        lower(Schedule.from_text("0F0 0I0 0W0\n1F0 1I0 1W0"), linear(2)),
+        [StageCost(1, 2, 1)] * 2,
+    )
+    # F0  .   .  I0 W0
+    # .   F0  I0 W0 .
+    assert (timeline.makespan, device_span(timeline)) == (5.0, 5.0)
+    assert device_span_bubble(timeline) == bubble_fraction(timeline) == pytest.approx(0.4)
+    late = simulate(lower(Schedule.from_text("0F0\n1F0"), linear(2)), [StageCost(1, 0)] * 2)
+    assert (late.makespan, device_span(late)) == (2.0, 1.0)
+    assert (bubble_fraction(late), device_span_bubble(late)) == (0.5, 0.0)
+    assert device_span_bubble(Timeline((), "run")) == 0.0
+
+
+def test_nobody_waits_for_a_weight_half() -> None:
+    costs = [StageCost(1, 3, 2), StageCost(1, 5, 1)]
+    assert longest_chain(linear(2), costs) == 2 + 5 + 3
+    assert longest_chain(linear(2), costs, split=True) == 2 + 4 + 1 + 2
+
+
+def test_a_recomputation_can_decide() -> None:
+    schedule = Schedule.from_text("0F0 0R0 0B0\n1F0 1B0")
+    costs = [StageCost(1, 1, recompute=9), StageCost(1, 1)]
+    path = critical_path(simulate(lower(schedule, linear(2)), costs), linear(2))
+    assert [str(span.action) for span in path] == ["0F0", "0R0", "0B0"]
