@@ -122,6 +122,7 @@ def prepare(
         raise ScheduleError(
             f"the schedule runs stages {sorted(stages)}, the pipeline has {len(runners[0])}"
         )
+    _require_one_copy(programs)
     maker = _Maker(programs, runners)
     return Executable(
         ranks=tuple(tuple(maker.instructions(program)) for program in programs),
@@ -133,6 +134,19 @@ def prepare(
             sorted({runner: None for stages in runners for runner in stages}, key=_stage_of)
         ),
     )
+
+
+def _require_one_copy(programs: Sequence[RankProgram]) -> None:
+    homes: dict[int, int] = {}
+    for program in programs:
+        for action in program.actions:
+            if isinstance(action, Compute):
+                home = homes.setdefault(action.stage, program.rank)
+                if home != program.rank:
+                    raise ScheduleError(
+                        f"{action} on rank {program.rank}: stage {action.stage} runs on rank {home}, "
+                        "and the stages are not prepared for a second copy"
+                    )
 
 
 def _stage_of(runner: StageRunner) -> int:

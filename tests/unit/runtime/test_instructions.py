@@ -7,6 +7,7 @@ from fxpipe.ir.action import Compute, Direction, Kind, Payload, Transfer, Update
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.schedule import Schedule
 from fxpipe.runtime.instructions import Executable, prepare
+from fxpipe.schedules.chimera import chimera
 from fxpipe.schedules.gpipe import gpipe
 from fxpipe.schedules.lower import lower
 from tests.unit.runtime.stages import chain, runners
@@ -60,6 +61,11 @@ def test_kinds_that_stages_are_not_prepared_for(kind: Kind) -> None:
     schedule = Schedule(((Compute(Kind.FORWARD, 0, 0), Compute(kind, 0, 0)),))
     with pytest.raises(ScheduleError, match=f"not prepared for the kind {kind.name}"):
         executable(schedule, 1)
+
+
+def test_a_second_copy_of_a_stage_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="0F1 on rank 1: stage 0 runs on rank 0"):
+        executable(chimera(2, 2, 2), 2)
 
 
 def test_updates_are_refused() -> None:
