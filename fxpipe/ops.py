@@ -27,6 +27,12 @@ def set_attribute(target: Any, name: str, value: Any) -> Any:
     return target
 
 
+def register_buffer(target: Any, name: str, value: Any, persistent: bool) -> Any:
+    """`target` after ``target.register_buffer(name, value, persistent)``."""
+    target.register_buffer(name, value, persistent)
+    return target
+
+
 def affine(size: int, numerator: int, denominator: int, offset: int) -> int:
     """``size * numerator // denominator + offset``: an integer that follows the batch size."""
     return size * numerator // denominator + offset

@@ -37,6 +37,10 @@ class KeepWholeError(FallbackError):
     """The module at `path` must become a leaf."""
 
 
+class StoresError(KeepWholeError):
+    """The module at `path` keeps a tensor: it becomes a leaf, until the tensor is read elsewhere."""
+
+
 class LookInsideError(FallbackError):
     """The leaf at `path` must be looked into: tensors get past its arguments and results."""
 
@@ -72,7 +76,8 @@ class Decisions:
         if isinstance(reason, RefusedError):
             raise root_error(reason)
         path = reason.path
-        if isinstance(reason, LookInsideError) and path not in self.leaves and not is_layer:
+        if isinstance(reason, LookInsideError) and self._can_be_opened(path) and not is_layer:
+            self.leaves.pop(path, None)
             self.inside[path] = reason
             return
         if isinstance(reason, LookInsideError):  # looking inside was tried, or is of no use
@@ -85,6 +90,10 @@ class Decisions:
         if not path and not self.whole_root:
             raise root_error(reason)
         self.leaves[path] = reason
+
+    def _can_be_opened(self, path: str) -> bool:
+        """Whether a leaf is one by its class alone, or because it keeps tensors."""
+        return path not in self.leaves or isinstance(self.leaves[path], StoresError)
 
     def __len__(self) -> int:
         return len(self.leaves) + len(self.inside)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fxpipe import ops
 from fxpipe.capture import remedies
 from fxpipe.capture.containers import tensors
-from fxpipe.capture.fallback import KeepWholeError, LookInsideError
+from fxpipe.capture.fallback import KeepWholeError, LookInsideError, StoresError
 from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
 from fxpipe.capture.restore import python_random
 from fxpipe.capture.spans import (
@@ -200,24 +200,41 @@ class Modules:
     # -- tensors kept on modules -----------------------------------------------------------------------
 
     def store(self, module: nn.Module, name: str, value: torch.Tensor) -> None:
-        """A forward keeps a tensor on a module: that module stays whole, unless it is the model.
+        """A forward keeps a tensor on a module: that module stays whole, if it can."""
+        self._store(module, name, value, ops.set_attribute)
+
+    def register(self, module: nn.Module, name: str, value: torch.Tensor, persistent: bool) -> None:
+        """A forward makes a buffer: its module stays whole, if it can."""
+        self._store(module, name, value, ops.register_buffer, persistent)
+
+    def _store(
+        self,
+        module: nn.Module,
+        name: str,
+        value: torch.Tensor,
+        function: Callable[..., Any],
+        *more: Any,
+    ) -> None:
+        """Write down that a tensor is kept.
 
         Raises:
-            KeepWholeError: if the module is not the model itself.
+            StoresError: if the module is to stay whole. The model itself cannot, nor can one whose
+                tensor was found to be read outside of it.
         """
         path = self._paths.get(id(module))
         if path is None:
             return
-        if path:
+        if path and path not in self._recorder.decisions.inside:
             reason = f"it keeps a tensor in its attribute {name!r}"
             operation = f"self.{name} = …"
             here = self._script.sources.here()
-            raise KeepWholeError(reason, path, here, operation, remedy=remedies.STATE)
+            raise StoresError(reason, path, here, operation, remedy=remedies.STATE)
         effects = Effects()
-        if name in module._buffers:
-            self._script.replace_buffer(name, module._buffers[name], value, effects)
-        args = (self._script.constant(module), name, self._values.argument(value))
-        self._script.emit("call_function", ops.set_attribute, args, effects=effects)
+        if name in module._buffers or function is ops.register_buffer:
+            full = f"{path}.{name}" if path else name
+            self._script.replace_buffer(full, module._buffers.get(name), value, effects)
+        args = (self._script.constant(module), name, self._values.argument(value), *more)
+        self._script.emit("call_function", function, args, effects=effects)
 
 
 def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

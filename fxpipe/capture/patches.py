@@ -32,6 +32,7 @@ _undo: list[Callable[[], None]] = []
 
 _module_call = nn.Module.__call__
 _module_setattr = nn.Module.__setattr__
+_register_buffer = nn.Module.register_buffer
 _autocast_enter = autocast.__enter__
 _autocast_exit = autocast.__exit__
 _checkpoint_generator = checkpoint_module._checkpoint_without_reentrant_generator
@@ -102,6 +103,7 @@ def _uninstall() -> None:
 def _install() -> None:
     _replace(nn.Module, "__call__", _call)
     _replace(nn.Module, "__setattr__", _setattr)
+    _replace(nn.Module, "register_buffer", _register)
     _replace(autocast, "__enter__", _enter_autocast)
     _replace(autocast, "__exit__", _exit_autocast)
     _replace(torch.inference_mode, "__enter__", _enter_inference)
@@ -177,10 +179,38 @@ def _can_wrap(module: nn.Module) -> bool:
 
 
 def _setattr(module: nn.Module, name: str, value: Any) -> None:
-    recorder = active()
+    recorder: Recorder | None = getattr(_local, "recorder", None)
     if recorder is not None and isinstance(value, torch.Tensor):
-        recorder.modules.store(module, name, value)
+        if recorder.is_recording:
+            recorder.modules.store(module, name, value)
+        else:
+            recorder.modules.hide(value)
+        with _sets():  # for a buffer it calls register_buffer
+            _module_setattr(module, name, value)
+        return
     _module_setattr(module, name, value)
+
+
+@contextmanager
+def _sets() -> Iterator[None]:
+    before = getattr(_local, "sets", False)
+    _local.sets = True
+    try:
+        yield
+    finally:
+        _local.sets = before
+
+
+def _register(
+    module: nn.Module, name: str, tensor: torch.Tensor | None, persistent: bool = True
+) -> None:
+    recorder: Recorder | None = getattr(_local, "recorder", None)
+    if recorder is not None and tensor is not None and not getattr(_local, "sets", False):
+        if recorder.is_recording:
+            recorder.modules.register(module, name, tensor, persistent)
+        else:
+            recorder.modules.hide(tensor)
+    _register_buffer(module, name, tensor, persistent)
 
 
 # -- functions -------------------------------------------------------------------------------------

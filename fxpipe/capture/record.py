@@ -14,7 +14,7 @@ from torch import nn
 from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.copies import copied
 from fxpipe.capture.fake import FakeRecorder
-from fxpipe.capture.fallback import Decisions, FallbackError
+from fxpipe.capture.fallback import Decisions, FallbackError, StoresError
 from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.patches import patched
@@ -85,9 +85,16 @@ def record(
 def _spread(decisions: Decisions, model: nn.Module, reason: FallbackError) -> None:
     """Keep all modules of a class whole once two of them had to be, for the same line.
 
-    Otherwise recording would start again for every layer of a deep model.
+    Otherwise recording would start again for every layer of a deep model. The same where what modules
+    keep is read outside of them.
     """
     cls = type(model.get_submodule(reason.path))
+    if reason.path in decisions.inside:
+        for path, module in model.named_modules():
+            if type(module) is cls and isinstance(decisions.leaves.get(path), StoresError):
+                del decisions.leaves[path]
+                decisions.inside[path] = reason
+        return
     alike = [
         path
         for path, why in decisions.leaves.items()

@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
-
-from fxpipe.errors import ExecutionError
 
 
 class Recompute(StrEnum):
@@ -34,13 +31,15 @@ class Recompute(StrEnum):
 
 
 _Buffers = MutableMapping[str, Any]
+_ABSENT: Final = object()
+"""Stands for a buffer that no forward has made yet."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The buffers as a forward found them: those it changes in place, and all that it may replace."""
+    """The buffers as a forward found them: those it changes or makes, and all that it may replace."""
 
-    changed: Sequence[Tensor | None]
+    changed: Sequence[Any]
     all: Sequence[Mapping[str, Any]]
 
 
@@ -72,7 +71,8 @@ class ChangedBuffers:
         self._places = places
         self._modules = modules
         self._users = Found((), ())
-        self._copies: list[Tensor | None] = []
+        self._objects: list[Any] = []
+        self._copies: list[Any] = []
         self._forked = False
 
     @property
@@ -83,6 +83,7 @@ class ChangedBuffers:
     def begin(self) -> None:
         """A step begins: the buffers are the user's."""
         self._users = self._as_now()
+        self._objects = list(self._users.changed)
         self._copies = list(self._users.changed)
         self._forked = False
 
@@ -96,6 +97,7 @@ class ChangedBuffers:
         """Let what follows change copies of the buffers."""
         self._forked = True
         if self._places:
+            self._note_replaced()
             self._copies = [_copy(value) for value in self._present()]
             self._put(self._copies)
 
@@ -105,20 +107,36 @@ class ChangedBuffers:
         A buffer that forward has replaced by another object stays replaced.
         """
         if keep:
+            self._note_replaced()
             with torch.no_grad():
-                users = self._users.changed
-                self._put(list(map(_settle, users, self._copies, self._present())))
+                self._put(list(map(_settle, self._objects, self._present())))
         else:
             self._restore(self._users)
         self._users = Found((), ())
-        self._copies = []
+        self._objects, self._copies = [], []
+
+    def _note_replaced(self) -> None:
+        """Where the last forward has put another object in a buffer's place, that one stays."""
+        for at, (value, copy) in enumerate(zip(self._present(), self._copies, strict=True)):
+            if value is not copy:
+                self._objects[at] = value
 
     @contextmanager
     def as_in(self, before: Found) -> Iterator[None]:
-        """The buffers as a forward found them; what changes inside is forgotten after."""
+        """The buffers as a forward found them; what changes inside is forgotten after.
+
+        Tables that were not there yet, or had another size, are as they are now: the Python code that
+        made them knows that it has.
+        """
         now = self._as_now()
+        tables = list(map(_is_table, before.changed, now.changed))
         self._restore(before)
-        self._put([_copy(value) for value in before.changed])
+        self._put(
+            [
+                _copy(new if is_table else old)
+                for old, new, is_table in zip(before.changed, now.changed, tables, strict=True)
+            ]
+        )
         try:
             yield
         finally:
@@ -127,13 +145,16 @@ class ChangedBuffers:
     def _as_now(self) -> Found:
         return Found(self._present(), [dict(buffers) for buffers in self._modules])
 
-    def _present(self) -> list[Tensor | None]:
-        return [group[0][0].get(group[0][1]) for group in self._places]
+    def _present(self) -> list[Any]:
+        return [group[0][0].get(group[0][1], _ABSENT) for group in self._places]
 
-    def _put(self, values: Sequence[Tensor | None]) -> None:
+    def _put(self, values: Sequence[Any]) -> None:
         for group, value in zip(self._places, values, strict=True):
             for holder, key in group:
-                holder[key] = value
+                if value is _ABSENT:
+                    holder.pop(key, None)
+                else:
+                    holder[key] = value
 
     def _restore(self, found: Found) -> None:
         for buffers, held in zip(self._modules, found.all, strict=True):
@@ -141,38 +162,18 @@ class ChangedBuffers:
         self._put(found.changed)
 
 
-def _copy(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().clone()
+def _is_table(before: Any, now: Any) -> bool:
+    """Whether a buffer is one that forward has made since, and not one that it counts on in."""
+    both = isinstance(before, Tensor) and isinstance(now, Tensor)
+    return bool(before.shape != now.shape) if both else before is _ABSENT
 
 
-def _settle(users: Tensor | None, copy: Tensor | None, present: Tensor | None) -> Tensor | None:
-    """The object that stays: the user's with the last value, or what forward put in its place."""
-    if users is None or copy is None or present is not copy:
-        return present
-    if copy is not users:
-        users.copy_(copy)
-    return users
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-@contextmanager
-def saved_for_now() -> Iterator[None]:
-    """Graphs made inside can be differentiated inside; after, nothing that they have saved is held."""
-    saved: list[torch.Tensor] = []
-
-    def pack(tensor: torch.Tensor) -> int:
-        saved.append(tensor.detach())
-        return len(saved) - 1
-
-    def unpack(at: int) -> torch.Tensor:
-        if not saved:
-            raise ExecutionError(
-                "a tensor that the model has kept from its forward is differentiated, and recompute= "
-                "has thrown its graph away: use recompute='never'"
-            )
-        return saved[at]
-
-    try:
-        with saved_tensors_hooks(pack, unpack):
-            yield
-    finally:
-        saved.clear()
+def _settle(kept: Any, present: Any) -> Any:
+    """The object that stays, with the last value."""
+    if isinstance(kept, Tensor) and present is not kept:
+        kept.copy_(present)
+    return kept

@@ -168,7 +168,7 @@ class StageWeights:
         Returns:
             What `again` needs if it `reruns`, and what `in_backward` needs if buffers change; or None.
         """
-        graph = step.keeps(micro_batch) and not reruns
+        graph = step.keeps_graph and not reruns
         self._prepare(step, micro_batch, step.statistics, keeps_graph=graph)
         for local in self._replaced:
             holder, key = self._tensors[local]
@@ -217,15 +217,17 @@ class StageWeights:
 def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str]:
     """The dictionary that holds a parameter or buffer of the model, and its key there.
 
+    A name that its module does not have yet is that of a buffer which forward makes.
+
     Raises:
-        AttributeError: if the model has no tensor of that name.
+        AttributeError: if the model has no such module.
     """
     path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     for holder in (module._parameters, module._buffers):
         if key in holder:
             return holder, key
-    return module.__dict__, key
+    return (module.__dict__ if key in module.__dict__ else module._buffers), key
 
 
 def _buffers_of(
