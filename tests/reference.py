@@ -32,6 +32,10 @@ class Eager:
     buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
+Weights = Any
+"""``"samples"``, ``"sum"``, one number per micro-batch, or a function of args, kwargs and target."""
+
+
 def run_eager_step(
     model: nn.Module,
     args: tuple[Any, ...],
@@ -40,29 +44,87 @@ def run_eager_step(
     chunks: int,
     loss_fn: Callable[[Any, Any], Tensor] | None = None,
     target: Any = None,
-    weights: Sequence[float] | None = None,
+    weights: Weights = None,
+    scale: float = 1.0,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     deferred_norms: bool = True,
+    dims: Sequence[int | None] | None = None,
 ) -> Eager:
-    """``(loss_i * w_i).backward()`` for each micro-batch, ascending."""
-    pieces, rows, leaves = split((args, kwargs or {}), chunks)
+    """``(loss_i * w_i).backward()`` for each micro-batch, ascending.
+
+    `dims`: where each tensor of (args, kwargs) has its rows; None: see `split`.
+    """
+    pieces, rows, columns = split((args, kwargs or {}), chunks, dims)
     targets = split_target(target, rows)
-    shares = weights or [n / sum(rows) for n in rows]
-    outputs, total = [], None
+    shares = shares_of(weights, pieces, targets, rows)
     with _norms(model, deferred=deferred_norms):
-        for (piece_args, piece_kwargs), piece_target, share in zip(
-            pieces, targets, shares, strict=True
-        ):
-            with autocast():
-                output = model(*piece_args, **piece_kwargs)
-                loss = output if loss_fn is None else loss_fn(output, piece_target)
-                if loss_fn is None and not isinstance(output, Tensor):
-                    loss = output["loss"] if isinstance(output, dict) else output.loss
-            (loss * share).backward()
-            outputs.append(_detached(output))
+        total, outputs = _accumulate(model, pieces, targets, shares, loss_fn, scale, autocast)
+    return _result(model, total, outputs, columns, dims)
+
+
+def run_eager_micro_batches(
+    model: nn.Module,
+    micro_batches: Sequence[tuple[Any, ...]],
+    *,
+    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    weights: Weights = "samples",
+    rows: Sequence[int],
+    scale: float = 1.0,
+    deferred_norms: bool = True,
+) -> Eager:
+    """The same for ready-made micro-batches, (args, kwargs) or (args, kwargs, target) of each."""
+    pieces = [(each[0], each[1]) for each in micro_batches]
+    targets = [each[2] if len(each) == 3 else None for each in micro_batches]
+    shares = shares_of(weights, pieces, targets, rows)
+    with _norms(model, deferred=deferred_norms):
+        total, outputs = _accumulate(model, pieces, targets, shares, loss_fn, scale, nullcontext)
+    return _result(model, total, outputs, [], None)
+
+
+def _accumulate(
+    model: nn.Module,
+    pieces: Sequence[Any],
+    targets: Sequence[Any],
+    shares: Sequence[float],
+    loss_fn: Callable[[Any, Any], Tensor] | None,
+    scale: float,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> tuple[Tensor | None, list[Any]]:
+    """The loss of the batch and the outputs. A micro-batch of weight 0 runs forward only."""
+    outputs, total = [], None
+    for (args, kwargs), target, share in zip(pieces, targets, shares, strict=True):
+        with autocast():
+            output = model(*args, **kwargs)
+            loss = None if share == 0 else _loss(output, target, loss_fn)
+        outputs.append(_detached(output))
+        if loss is not None:
+            (loss * share * scale).backward()
             part = loss.detach() * share
             total = part if total is None else total + part
-    return _result(model, total, outputs, leaves)
+    return total, outputs
+
+
+def _loss(output: Any, target: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Tensor:
+    if loss_fn is not None:
+        return loss_fn(output, target)
+    if isinstance(output, Tensor):
+        return output
+    return output["loss"] if isinstance(output, dict) else output.loss
+
+
+def shares_of(
+    weights: Weights, pieces: Sequence[Any], targets: Sequence[Any], rows: Sequence[int]
+) -> list[float]:
+    """What the loss of each micro-batch weighs in that of the batch."""
+    if weights is None or weights == "samples":
+        return [n / sum(rows) for n in rows]
+    if weights == "sum":
+        return [1.0] * len(rows)
+    if callable(weights):
+        pairs = zip(pieces, targets, strict=True)
+        counts = [float(weights(args, kwargs, target)) for (args, kwargs), target in pairs]
+        return [count / sum(counts) for count in counts]
+    return [float(weight) for weight in weights]
 
 
 def run_eager_call(
@@ -98,28 +160,38 @@ def run_eager_call(
     return _result(model, value.detach(), [_detached(output) for output in outputs], leaves)
 
 
-def split(batch: Any, chunks: int) -> tuple[list[Any], list[int], list[list[Tensor]]]:
+def split(
+    batch: Any, chunks: int, dims: Sequence[int | None] | None = None
+) -> tuple[list[Any], list[int], list[list[Tensor]]]:
     """The micro-batches of (args, kwargs), their rows, and per tensor its pieces.
 
-    Tensors with as many rows as the first one are cut; all others go whole to each micro-batch.
+    Tensors with as many rows as the first one are cut, if no `dims` are told; all others go whole to
+    each micro-batch.
     """
     leaves, structure = flatten(batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    total = tensors[0].size(0)
+    if dims is None:
+        total = tensors[0].size(0)
+        dims = [0 if tensor.dim() and tensor.size(0) == total else None for tensor in tensors]
+    total = next(t.size(d) for t, d in zip(tensors, dims, strict=True) if d is not None)
     count = min(chunks, total)
-    columns: list[list[Any]] = []
-    for leaf in leaves:
-        if isinstance(leaf, Tensor) and leaf.dim() and leaf.size(0) == total:
-            pieces = leaf.detach().tensor_split(count)
-        else:
-            pieces = [leaf.detach() if isinstance(leaf, Tensor) else leaf] * count
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
-            for piece in pieces:
-                piece.requires_grad_()
-        columns.append(list(pieces))
-    rows = [piece.size(0) for piece in tensors[0].tensor_split(count)]
+    given = iter(dims)
+    columns = [
+        _pieces(leaf, next(given), count) if isinstance(leaf, Tensor) else [leaf] * count
+        for leaf in leaves
+    ]
+    rows = [len(piece) for piece in torch.arange(total).tensor_split(count)]
     batches = [structure.unflatten([column[m] for column in columns]) for m in range(count)]
     return batches, rows, [column for column in columns if isinstance(column[0], Tensor)]
+
+
+def _pieces(tensor: Tensor, dim: int | None, count: int) -> list[Tensor]:
+    whole = tensor.detach()
+    pieces = [whole] * count if dim is None else list(whole.tensor_split(count, dim))
+    if tensor.requires_grad:
+        for piece in pieces:
+            piece.requires_grad_()
+    return pieces
 
 
 def split_target(target: Any, rows: Sequence[int]) -> list[Any]:
@@ -138,16 +210,21 @@ def split_target(target: Any, rows: Sequence[int]) -> list[Any]:
 
 
 def _result(
-    model: nn.Module, loss: Tensor | None, outputs: list[Any], columns: list[list[Tensor]]
+    model: nn.Module,
+    loss: Tensor | None,
+    outputs: list[Any],
+    columns: list[list[Tensor]],
+    dims: Sequence[int | None] | None = None,
 ) -> Eager:
     input_grads: list[Tensor | None] = []
-    for pieces in columns:
+    for at, pieces in enumerate(columns):
         if not pieces[0].requires_grad:
             input_grads.append(None)
         elif pieces[0] is pieces[-1] and len(pieces) > 1:
             input_grads.append(pieces[0].grad)
         else:
-            input_grads.append(torch.cat([piece.grad for piece in pieces]))
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in pieces]
+            input_grads.append(torch.cat(grads, 0 if dims is None else dims[at] or 0))
     return Eager(
         loss,
         outputs,
