@@ -11,9 +11,9 @@ from fxpipe.errors import ExecutionError
 from fxpipe.ir.stage import HOST, StageProgram
 from fxpipe.runtime.activations import Entry, Frame
 from fxpipe.runtime.backward import Roots
+from fxpipe.runtime.for_now import saved_for_now
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.ports import Ports
-from fxpipe.runtime.recompute import saved_for_now
 from fxpipe.runtime.values import (
     Edges,
     edges_of,
