@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
 from fxpipe.capture import remedies
+from fxpipe.capture.arguments import Arguments
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError, StoresError
 from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
@@ -20,7 +21,6 @@ from fxpipe.capture.spans import (
     changed_argument,
     mutable_arguments,
     outputs_of,
-    special_container,
 )
 from fxpipe.capture.values import Dependence
 from fxpipe.capture.watch import Effects
@@ -45,6 +45,7 @@ class Modules:
         self._script, self._values = recorder.script, recorder.values
         self.spans: list[Span | None] = []
         self.leaf: str | None = None
+        self._arguments = Arguments(self._values)
         self._calls: dict[str, int] = {}
         self._random = python_random()
         self._paths = {id(module): path for path, module in recorder.model.named_modules()}
@@ -173,29 +174,21 @@ class Modules:
             )
 
     def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        frame.objects = mutable_arguments((args, kwargs))
-        frame.args = tuple(self._template(frame, value) for value in args)
-        frame.kwargs = {name: self._template(frame, value) for name, value in kwargs.items()}
+        self._arguments.open(frame, args, kwargs)
         frame.index = len(self.spans)
         frame.parent = self._script.frames[-1].index if self._script.frames else None
         frame.start = len(self._script.body)
         self.spans.append(None)
 
-    def _template(self, frame: Frame, value: Any) -> Any:
-        """An argument as the caller passed it; no node that computes is written for it."""
-        special = special_container(value, self._values.known)
-        if special is None:
-            return self._values.argument(value)
-        frame.fixed = f"it is handed a {type(special).__name__} that holds tensors"
-        return None
-
     def _close(self, frame: Frame, result: Any) -> None:
-        changed = changed_argument(frame.objects)
-        if changed is not None:
-            frame.fixed = f"it changes a {type(changed).__name__} that it is handed"
+        self._arguments.close(frame, set(self._script.body[frame.start :]))
         outputs = outputs_of(result, self._values.known)
-        self._values.restore_aliases(frame.aliases, outputs)
+        self._values.restore_aliases(frame.aliases, {*outputs, *frame.changed})
         self.spans[frame.index] = frame.finish(self._script.body, outputs)
+
+    def settle(self) -> None:
+        """The run is over: decide how the objects that modules were handed are built anew."""
+        self._arguments.settle(self.spans)
 
     # -- tensors kept on modules -----------------------------------------------------------------------
 

@@ -166,6 +166,7 @@ def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], La
         raise
     if recorder.failure is not None:  # the user's code caught it
         raise recorder.failure
+    recorder.modules.settle()
     outputs, layout = flatten(result, shared=True)
     recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
     return outputs, layout

@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from fxpipe.capture.containers import Shape, holds_tensors, take_apart
+from fxpipe.capture.handed import Snapshot, Where
 from fxpipe.ir.capture import Span
 
 Lookup = Callable[[Any], "torch.fx.Node | None"]
@@ -28,7 +29,8 @@ class Frame:
         start: number of body nodes before it.
         parent: index of the span around it.
         args, kwargs: what the caller passed, as fx arguments.
-        objects: mutable arguments, each with what it held at the start.
+        handed: the arguments that are containers, each with what it held at the start and its version.
+        changed: nodes that the call put into them.
         awaits_forward: whether its own ``forward`` has yet to begin.
         aliases: tensors that got another node here although nothing was written into them:
             (id of the tensor, its node before, its node now).
@@ -41,10 +43,10 @@ class Frame:
     index: int = -1
     parent: int | None = None
     start: int = 0
-    args: tuple[Any, ...] = ()
+    args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
-    arguments: Any = None
-    objects: list[tuple[Any, list[int]]] = field(default_factory=list)
+    handed: dict[Where, tuple[Any, Snapshot, int]] = field(default_factory=dict)
+    changed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
     awaits_forward: bool = True
     aliases: list[tuple[int, torch.fx.Node, torch.fx.Node]] = field(default_factory=list)
     fixed: str | None = None
@@ -60,11 +62,12 @@ class Frame:
             path=self.path,
             call=self.call,
             nodes=tuple(body[self.start :]),
-            args=self.args,
+            args=tuple(self.args),
             kwargs=self.kwargs,
             outputs=outputs,
             parent=self.parent,
             via=self.via,
+            changed=self.changed,
             fixed=self.fixed,
         )
 
@@ -96,23 +99,6 @@ def changed_argument(objects: Iterable[tuple[Any, list[int]]]) -> Any:
         if now != held and (holds_tensors(value) or isinstance(value, list | dict)):
             return value
     return None
-
-
-def special_container(value: Any, known: Callable[[Any], object]) -> Any:
-    """The first container inside a value that holds tensors and cannot stand as an argument.
-
-    Plain lists, tuples and dicts can, and objects that one node made. None if there is none.
-    """
-    if known(value) is not None:
-        return None
-    apart = take_apart(value)
-    if apart is None or not holds_tensors(value):
-        return None
-    parts, children = apart
-    if not parts.is_plain:
-        return value
-    found = (special_container(inner, known) for inner in children)
-    return next((inner for inner in found if inner is not None), None)
 
 
 def outputs_of(value: Any, lookup: Lookup) -> dict[str, tuple[str | int, ...]]:
@@ -174,7 +160,7 @@ def _unseen_input(span: Span, nodes: dict[str, torch.fx.Node]) -> str | None:
 def _unseen_output(span: Span, nodes: dict[str, torch.fx.Node]) -> str | None:
     inside = set(span.nodes)
     for name in span.nodes:
-        if name in span.outputs:
+        if name in span.outputs or name in span.changed:
             continue
         for user in nodes[name].users:
             if user.name not in inside:

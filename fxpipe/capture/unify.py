@@ -137,6 +137,8 @@ class _Comparison:
         if len(one) != len(two):
             raise self._differ(f"{len(one)} items become {len(two)}")
         items = [self._value(a, b) for a, b in zip(one, two, strict=True)]
+        if hasattr(one, "_make"):
+            return one._make(items)
         return tuple(items) if isinstance(one, tuple) else items
 
     def _leaf(self, one: Any, two: Any) -> Any:

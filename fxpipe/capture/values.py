@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any
@@ -122,6 +122,10 @@ class Values:
             raise self._refuse(reason, remedies.ORIGIN)
         return self._script.constant(tensor)
 
+    def node_if_any(self, value: Any) -> torch.fx.Node | None:
+        """The node of a tensor, as `node` gives it; of an object, only if one node made it."""
+        return self.node(value) if isinstance(value, torch.Tensor) else self.known(value)
+
     def known(self, value: Any) -> torch.fx.Node | None:
         """The node bound to a tensor or object, if there is one."""
         made = self._made.get(id(value))
@@ -177,7 +181,7 @@ class Values:
         self._made[id(tensor)] = (tensor, node)
 
     def restore_aliases(
-        self, aliases: list[tuple[int, torch.fx.Node, torch.fx.Node]], returned: dict[str, Any]
+        self, aliases: list[tuple[int, torch.fx.Node, torch.fx.Node]], returned: Collection[str]
     ) -> None:
         """Undo bindings to nodes of a finished module call that only passed a tensor on.
 

@@ -20,6 +20,7 @@ from fxpipe.codegen.devices import Home
 from fxpipe.codegen.imports import Imports
 from fxpipe.codegen.names import quoted
 from fxpipe.errors import CodegenError
+from fxpipe.ir.capture import Rebuilt
 from fxpipe.portals.calls import nodes_in
 
 _NUMBER: Final = re.compile(r"[\d.]+(e[+-]?\d+)?")
@@ -56,6 +57,8 @@ class Arguments:
         self.bindings = bindings
         self.home = home
         self.names_device = False
+        self.holders: dict[int, str] = {}
+        """Number of an object that is built anew → the local variable that holds it."""
 
     def text(self, argument: Any) -> str:
         """The expression for an argument of any kind.
@@ -124,6 +127,7 @@ class Arguments:
         yield (torch.dtype, torch.memory_format, torch.layout), self._torch_constant
         yield slice, self._slice
         yield torch.Size, self._size
+        yield Rebuilt, lambda built: self.holders[built.number]
         yield tuple, self._tuple
         yield (list, set, frozenset), self._collection
         yield dict, self._dict

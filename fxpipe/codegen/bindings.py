@@ -33,10 +33,10 @@ class Bindings:
             self._named[name] = self._names.take(name.removeprefix("_fxpipe_"))
         return f"self.{self._named[name]}"
 
-    def unwritten(self, found: object) -> str:
-        """The expression for an object that has no text, named by its own name or its type's."""
+    def unwritten(self, found: object, wish: str | None = None) -> str:
+        """The expression for an object that has no text; without a `wish` named by its own name."""
         if id(found) not in self._objects:
-            wish = getattr(found, "__name__", None)
+            wish = wish or getattr(found, "__name__", None)
             if not isinstance(wish, str):
                 wish = type(found).__name__
             if not any(letter.isalnum() for letter in wish) or "<" in wish:  # "<lambda>"

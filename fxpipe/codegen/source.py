@@ -14,6 +14,7 @@ from fxpipe.codegen.devices import Home
 from fxpipe.codegen.emit import expression
 from fxpipe.codegen.imports import Imports
 from fxpipe.codegen.names import Names, quoted
+from fxpipe.codegen.objects import Objects
 from fxpipe.codegen.random import is_drawing_module, random_scopes
 from fxpipe.codegen.split import StagePart
 from fxpipe.codegen.statements import Statement, write_body
@@ -35,6 +36,7 @@ class StageSource:
         self.names = Names(reserved)
         self.locals: dict[torch.fx.Node, str] = {}
         self.write = Arguments(self.value, self.imports, self.bindings, home)
+        self.objects = Objects(self.write, self.names)
         for node in part.inputs:
             self.value(node)
         self.popped: list[str] = []
@@ -84,7 +86,7 @@ class StageSource:
         if isinstance(step, ModuleCall):
             parent = step.span.parent
             section = "" if parent is None else self.capture.spans[parent].path
-            yield from reroll.statements(step, section, self.write, self.names)
+            yield from reroll.statements(step, section, self.write, self.objects, self.names)
             return
         path, source = step.meta["path"], " ".join(step.meta["source"].split())
         place = str(step.target) if step.op == "call_module" else path

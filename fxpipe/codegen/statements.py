@@ -24,6 +24,7 @@ class Statement:
         comment: the user's line.
         origin: what is remembered of the line for error notes.
         holder: a local variable that it assigns and that is no node's value.
+        uses: variables for objects that module calls are handed, which it mentions.
         keyed: (scope, draw) of a line that draws random numbers itself.
     """
 
@@ -35,6 +36,7 @@ class Statement:
     origin: str = ""
     holder: str = ""
     keyed: tuple[str, int] | None = None
+    uses: tuple[str, ...] = ()
 
 
 def write_body(
@@ -51,6 +53,7 @@ def write_body(
     """
     read = {node for statement in statements for node in statement.reads} | set(returned)
     freed = releases(statements, returned)
+    ended = {holder: at for at, statement in enumerate(statements) for holder in statement.uses}
     section, comment = "", ""
     for index, statement in enumerate(statements):
         if statement.section is not None and statement.section != section:
@@ -60,8 +63,9 @@ def write_body(
             statement, read, "" if statement.comment == comment else statement.comment, name, out
         )
         comment = statement.comment or comment
-        if freed[index] and index + 1 < len(statements):
-            out.line(f"del {', '.join(map(name, freed[index]))}", origin=statement.origin)
+        gone = [*map(name, freed[index]), *(each for each in ended if ended[each] == index)]
+        if gone and index + 1 < len(statements):
+            out.line(f"del {', '.join(gone)}", origin=statement.origin)
     values = ", ".join(map(name, returned))
     out.line(f"return ({values},)" if len(returned) == 1 else f"return ({values})")
 

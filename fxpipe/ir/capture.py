@@ -19,9 +19,9 @@ Facts about single nodes live in ``node.meta`` (all of them set by the recorder,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxpipe.ir.spec import ValueSpec
 
@@ -31,14 +31,33 @@ if TYPE_CHECKING:
     from fxpipe.ir.signature import CallSignature
 
 
+class Rebuilt(NamedTuple):
+    """An argument of a span that is built anew for the call: an object, or a container it changes.
+
+    Attributes:
+        make: ``make(*leaves)`` builds it as it was before the call.
+        leaves: fx arguments.
+        number: tells apart the objects of a recording.
+        before: tells apart what the object held at different times: its state before the call.
+        after: and after it.
+    """
+
+    make: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    number: int
+    before: int
+    after: int
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One call of a module that the recorder looked through: which nodes it made, what went in and out.
 
     `args` and `kwargs` are what the caller passed, as fx arguments: containers and constants with
-    `torch.fx.Node` leaves. `outputs` says where in the returned value each node is found:
+    `torch.fx.Node` leaves, or `Rebuilt`. `outputs` says where in the returned value each node is found:
     ``{"relu_3": ()}`` if the value itself, ``{"h": (0,), "attn": ("weights",)}`` by index or key, and
-    ``(".hidden",)`` by attribute.
+    ``(".hidden",)`` by attribute. `changed` says the same of nodes that the call put into an argument,
+    first the argument's position or keyword: ``{"keys": ("cache", ".layers", 0)}``.
     """
 
     path: str
@@ -49,6 +68,7 @@ class Span:
     outputs: Mapping[str, tuple[str | int, ...]]
     parent: int | None
     via: str = "call"
+    changed: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     fixed: str | None = None
     """Why the call cannot be re-rolled into a call of the user's module; None if it can."""
 

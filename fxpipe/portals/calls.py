@@ -22,7 +22,8 @@ class ModuleCall:
         span: the call.
         nodes: what it made.
         inner: the spans inside, calls that the module makes in its turn.
-        writes: those of `nodes` that other steps read; they are found in the module's result.
+        writes: those of `nodes` that other steps read; they are found in the module's result, or in an
+            argument that the module changes.
     """
 
     span: Span
@@ -130,9 +131,7 @@ class _Chooser:
 
     def why_not(self, call: ModuleCall) -> str | None:
         """Why a span that lies in one stage cannot be called in it; None if it can."""
-        outside = next(
-            (n for n in self.read_outside(call) if n.name not in call.span.outputs), None
-        )
+        outside = next((n for n in self.read_outside(call) if not is_found(n, call.span)), None)
         if outside is not None:
             return f"{outside.name} is read outside, and is not part of its result"
         missing = next((n for n in call.reads if not self.is_available(n, call)), None)
@@ -178,12 +177,17 @@ class _Chooser:
         return True
 
     def note(self, call: ModuleCall) -> None:
-        self.hidden.update(node for node in call.nodes if node.name not in call.span.outputs)
+        self.hidden.update(node for node in call.nodes if not is_found(node, call.span))
         for span in (call.span, *call.inner):
             self.calls_seen[self._stage(call), span.path] = span.call
 
     def _stage(self, call: ModuleCall) -> int:
         return self.plan.stages[call.nodes[0].name]
+
+
+def is_found(node: torch.fx.Node, span: Span) -> bool:
+    """Whether a value made in a module call can be had after it."""
+    return node.name in span.outputs or node.name in span.changed
 
 
 def drawing_paths(call: ModuleCall) -> Mapping[str, bool]:

@@ -83,10 +83,16 @@ def test_what_leaks_out_of_a_call_fixes_it() -> None:
     )
 
 
-def test_stateful_arguments_fix_a_call() -> None:
+def test_objects_that_calls_change_are_built_anew() -> None:
     spans = spans_of(small.WithCache(), X)
-    assert spans["first#0"].fixed == "it changes a list that it is handed"
-    assert spans["second#0"].fixed == "it changes a list that it is handed"
+    first, second = (spans[f"{name}#0"].args[1] for name in ("first", "second"))
+    assert spans["first#0"].fixed is spans["second#0"].fixed is None
+    assert spans["first#0"].changed == {"first_linear": (1, ".seen", 0)}
+    assert spans["second#0"].changed == {"second_linear": (1, ".seen", 1)}
+    assert (first.number, first.after) == (second.number, second.before)
+    assert first.make().seen == []
+    assert [node.name for node in second.leaves] == ["first_linear"]
+    assert second.make(X).seen == [X]
 
 
 class Reads(nn.Module):
