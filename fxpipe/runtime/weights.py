@@ -168,7 +168,7 @@ class StageWeights:
         Returns:
             What `again` needs if it `reruns`, and what `in_backward` needs if buffers change; or None.
         """
-        graph = step.keeps_graph and not reruns
+        graph = step.keeps(micro_batch) and not reruns
         self._prepare(step, micro_batch, step.statistics, keeps_graph=graph)
         for local in self._replaced:
             holder, key = self._tensors[local]
