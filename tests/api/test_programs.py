@@ -45,7 +45,7 @@ def test_benchmarks_beside_torchgpipe(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.md").exists()
 
 
-@pytest.mark.parametrize("name", ["memory", "keyed_dropout"])
+@pytest.mark.parametrize("name", ["memory", "keyed_dropout", "simulator"])
 def test_benchmarks_of_fxpipe_alone(name: str, tmp_path: Path) -> None:
     run(f"benchmarks.{name}", "--quick", "--out", str(tmp_path))
     assert (tmp_path / f"{name}.json").exists()
