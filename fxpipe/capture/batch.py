@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,12 +43,16 @@ class Batch:
         return max(self.recorded, self.other) + 1
 
 
-def find_batch(leaves: Sequence[Any], dim: int = 0) -> Batch | None:
+def find_batch(
+    leaves: Sequence[Any], dim: int = 0, taken: Collection[tuple[int, int]] = ()
+) -> Batch | None:
     """The size that most tensors have along a dimension (the first tensor decides a tie).
 
     With ``dim=1`` a matrix may have its rows along dimension 0: a padding mask of a model that takes
-    sequences first. None if no input tensor has that many dimensions.
+    sequences first. None if no input tensor has that many dimensions. `taken` holds dimensions (leaf,
+    dimension) that have no rows.
     """
+    leaves = [None if (at, dim) in taken else leaf for at, leaf in enumerate(leaves)]
     enough = max(dim + 1, 3 if dim else 1)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() >= enough]
     if not tensors and dim:
@@ -67,7 +71,12 @@ def rows_along(leaf: Any, dim: int, size: int) -> int | None:
     return next((d for d in along if leaf.dim() > d and leaf.shape[d] == size), None)
 
 
-def batch_of(leaves: Sequence[Any], layout: Layout, like: Capture | None = None) -> Batch | None:
+def batch_of(
+    leaves: Sequence[Any],
+    layout: Layout,
+    like: Capture | None = None,
+    taken: Collection[tuple[int, int]] = (),
+) -> Batch | None:
     """The batch of a call, cut as in an earlier capture where its arguments have the same structure.
 
     An input that was given whole stays whole, also if it happens to have as many rows as the batch.
@@ -79,12 +88,13 @@ def batch_of(leaves: Sequence[Any], layout: Layout, like: Capture | None = None)
         layout: theirs.
         like: a capture of the model; None, or a capture of another structure: the batch is guessed,
             along the dimension where the capture has its rows.
+        taken: dimensions (leaf, dimension) that have no rows.
 
     Returns:
         None if no input has rows. `Batch.size` is the size that most inputs with rows have.
     """
     along = 0 if like is None else batch_dimension(like)
-    guessed = find_batch(leaves, along)
+    guessed = find_batch(leaves, along, taken)
     if like is None or like.signature.input != layout:
         return guessed
     known = like.signature.inputs

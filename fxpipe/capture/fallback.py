@@ -95,8 +95,10 @@ class Decisions:
         """Whether a leaf is one by its class alone, or because it keeps tensors."""
         return path not in self.leaves or isinstance(self.leaves[path], StoresError)
 
-    def __len__(self) -> int:
-        return len(self.leaves) + len(self.inside)
+    @property
+    def state(self) -> object:
+        """What recordings under the same decisions have in common."""
+        return tuple(self.leaves), tuple(self.inside)
 
 
 def _parent(path: str, reason: FallbackError) -> str:

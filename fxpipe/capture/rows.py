@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,15 +13,24 @@ from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.signature import Layout, flatten
 
 
-def choose_batch(model: nn.Module, leaves: Sequence[Any], layout: Layout) -> Batch | None:
+def choose_batch(
+    model: nn.Module,
+    leaves: Sequence[Any],
+    layout: Layout,
+    taken: Collection[tuple[int, int]] = (),
+) -> Batch | None:
     """The batch of a call: along dimension 0, unless rows there turn out not to be independent.
 
     Only where a module of the model takes its batch second (``batch_first=False``) the model is run:
     in evaluation mode, once as given and once with another first row. What else changes is no row of
     its own.
+
+    Args:
+        leaves: of ``(args, kwargs)``, put together by `layout`.
+        taken: dimensions (leaf, dimension) that have no rows.
     """
-    first = find_batch(leaves)
-    second = find_batch(leaves, dim=1)
+    first = find_batch(leaves, taken=taken)
+    second = find_batch(leaves, dim=1, taken=taken)
     if first is None or second is None or not _takes_sequences_first(model):
         return first
     if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in _all(model, leaves)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from fxpipe.capture.axes import Dynamic, Place, free_axes, marked
 from fxpipe.capture.batch import batch_of
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.splits import Splits
@@ -22,6 +23,7 @@ def situation_of(
     *,
     like: Capture | None = None,
     splits: Splits | None = None,
+    dynamic: Dynamic | None = None,
 ) -> Hashable:
     """A key that is equal for calls which can run the same graph.
 
@@ -35,15 +37,20 @@ def situation_of(
         like: a capture of the model: inputs have their rows where its inputs have them (see
             `batch_of`). None: it is guessed.
         splits: what the user says on where inputs have their rows.
+        dynamic: dimensions that are left out as well (see `fxpipe.trace`), unless their size is one
+            that a recording does not leave free.
 
     Raises:
-        ValueError: if `splits` does not fit the inputs.
+        TypeError: if `dynamic` marks what is no tensor.
+        ValueError: if `splits` or `dynamic` does not fit the inputs.
     """
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
-    batch = batch_of(leaves, layout, like)
+    marks = marked(model, leaves, layout, dynamic)
+    batch = batch_of(leaves, layout, like, marks)
     if splits:
         batch = splits.applied(batch, leaves, layout)
     dims = batch.dims if batch is not None else (None,) * len(leaves)
+    free = {place for axis in free_axes(marks, leaves, batch) for place in axis.places}
     parameters, buffers = list(model.parameters()), list(model.buffers())
     return (
         tuple(module.training for module in model.modules()),
@@ -52,7 +59,7 @@ def situation_of(
         torch.is_grad_enabled(),
         _autocast([*parameters, *buffers, *leaves]),
         layout,
-        tuple(_leaf(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)),
+        tuple(_leaf(leaf, dims[at], at, free) for at, leaf in enumerate(leaves)),
     )
 
 
@@ -69,9 +76,10 @@ def _autocast(values: Sequence[Any]) -> Hashable:
     )
 
 
-def _leaf(leaf: Any, dim: int | None) -> Hashable:
+def _leaf(leaf: Any, dim: int | None, at: int, free: Collection[Place]) -> Hashable:
     if isinstance(leaf, torch.Tensor):
-        shape = tuple(n for at, n in enumerate(leaf.shape) if at != dim)
+        sizes = enumerate(leaf.shape)
+        shape = tuple(None if (at, d) in free else n for d, n in sizes if d != dim)
         return (dim, shape, leaf.dtype, leaf.device.type, leaf.requires_grad)
     if isinstance(leaf, float | complex):
         return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, nan is not

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-import torch
 from torch import nn
 
-from fxpipe import ops
-from fxpipe.capture.batch import Batch, given_batch, repeated, resized
-from fxpipe.capture.fallback import Decisions, KeepWholeError
+from fxpipe.capture.axes import Dynamic, free_axes, marked
+from fxpipe.capture.batch import given_batch
+from fxpipe.capture.fallback import Decisions
+from fxpipe.capture.general import Call, OtherRowsError, record_general
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
-from fxpipe.capture.record import Recording, record, record_once
+from fxpipe.capture.record import Recording, record_once
 from fxpipe.capture.reports import leaf_reports
-from fxpipe.capture.results import output_leaves
 from fxpipe.capture.rows import choose_batch
-from fxpipe.capture.signature import Layout, argument_names, flatten
+from fxpipe.capture.signature import argument_names, flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.specs import tensor_spec
-from fxpipe.capture.unify import compare_data, confirm, is_certain, unify
 from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
 
-_ROUNDS: Final = 60
 _MANY_PARAMETERS: Final = 1_000_000_000
 """From here on a run on data is too slow to be the first try."""
 
@@ -41,6 +38,7 @@ def trace(
     verify: bool = True,
     batch_dims: Sequence[int | None] | None = None,
     may_be_whole: bool | None = None,
+    dynamic: Dynamic | None = None,
 ) -> Capture:
     """The graph of one run of a model, valid for every batch size.
 
@@ -63,66 +61,46 @@ def trace(
         may_be_whole: whether, if the model fails on another number of rows than the example's (as
             with the nodes of a graph), no input has rows and the capture holds for the example's
             sizes. None: if `batch_dims` is None.
+        dynamic: other dimensions that vary from call to call: name of an input (see
+            `fxpipe.ir.signature.InputLeaf`) → dimension → a name; dimensions of one name have one
+            size. The model is recorded at more sizes of them. ``"16*width"``: all sizes are multiples
+            of 16. Arguments that the example leaves out are passed over.
 
     Raises:
-        ValueError: if there is no such mode, or `batch_dims` does not fit the arguments.
+        TypeError: if `dynamic` marks what is no tensor.
+        ValueError: if there is no such mode, or `batch_dims` or `dynamic` do not fit the arguments.
         CaptureError: if the model cannot be recorded; the message names the module, the user's source
             line, the operation, the reason and what to do.
     """
     if mode not in ("auto", "real", "fake"):
         raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
+    marks = marked(model, leaves, layout, dynamic)
     batch = (
-        choose_batch(model, leaves, layout)
+        choose_batch(model, leaves, layout, taken=marks)
         if batch_dims is None
         else given_batch(leaves, batch_dims)
     )
-    call = _Call(model, leaves, layout, batch)
+    call = Call(model, leaves, layout, batch, free_axes(marks, leaves, batch))
     may_be_whole = batch_dims is None if may_be_whole is None else may_be_whole
     capture = _captured(call, mode, verify, may_be_whole)
-    return replace(capture, situation=situation_of(model, args, kwargs, like=capture))
+    return replace(
+        capture, situation=situation_of(model, args, kwargs, like=capture, dynamic=dynamic)
+    )
 
 
-class _OtherRowsError(Exception):
-    """The model fails on another number of rows than the example has: with `error`."""
-
-    def __init__(self, error: Exception, rows: int, batch: Batch) -> None:
-        super().__init__(
-            f"To record it for every batch size, the model was run on {rows} rows, where the example "
-            f"has {batch.size}. If it takes no batches (the nodes of a graph, say, are no rows), its "
-            "inputs must be given whole: in a pipeline by one micro-batch (chunks=1)."
-        )
-        self.error = error
-
-
-@dataclass
-class _Call:
-    """The model and its example arguments, taken apart."""
-
-    model: nn.Module
-    leaves: list[Any]
-    layout: Layout
-    batch: Batch | None
-
-    @property
-    def has_no_data(self) -> bool:
-        """Whether the model or its inputs are on the meta device."""
-        held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
-        return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
-
-
-def _captured(call: _Call, mode: str, verify: bool, may_be_whole: bool) -> Capture:
+def _captured(call: Call, mode: str, verify: bool, may_be_whole: bool) -> Capture:
     """A capture for every batch size, or, where that may be, for the example's sizes."""
     try:
         return _cascade(call, mode, verify)
-    except _OtherRowsError as failed:
+    except OtherRowsError as failed:
         if not may_be_whole:
             failed.error.add_note(str(failed))
             raise failed.error from None
     return _cascade(replace(call, batch=None), mode, verify)
 
 
-def _cascade(call: _Call, mode: str, verify: bool) -> Capture:
+def _cascade(call: Call, mode: str, verify: bool) -> Capture:
     """The first capture that comes about.
 
     Raises:
@@ -151,108 +129,38 @@ def _is_affordable(model: nn.Module) -> bool:
     return sum(parameter.numel() for parameter in model.parameters()) < _MANY_PARAMETERS
 
 
-def _capture(call: _Call, mode: str, verify: bool) -> Capture:
+def _capture(call: Call, mode: str, verify: bool) -> Capture:
     decisions = Decisions(whole_root=is_layer(call.model))
-    recording, outputs, rows = _record_both(call, decisions, mode)
+    general = record_general(call, decisions, mode)
+    recording = general.recording
     capture = Capture(
         graph=recording.graph,
         spans=recording.spans,
-        signature=_signature(call, recording, outputs),
+        signature=_signature(call, recording, general.outputs),
         constants=recording.constants,
         model_class=qualified_class(call.model),
         training=call.model.training,
         mode=mode,
-        batch_size=rows,
+        batch_size=general.rows,
         leaves=leaf_reports(call.model, recording.graph, decisions),
     )
     if verify and not call.has_no_data:
-        verify_capture(
-            capture, call.model, call.leaves, call.layout, lambda: _replay(call, decisions)
-        )
+        _verify(capture, call, call.leaves, decisions)
+        if general.elsewhere is not None:
+            _verify(capture, call, general.elsewhere, decisions)
     return capture
 
 
-def _replay(call: _Call, decisions: Decisions) -> Mapping[str, Any]:
-    """The value of every node in a run on the example's data."""
-    once = record_once(call.model, call.leaves, call.layout, decisions, "real", keep_values=True)
-    return once.values
+def _verify(capture: Capture, call: Call, leaves: list[Any], decisions: Decisions) -> None:
+    def replay() -> Mapping[str, Any]:
+        """The value of every node in a run on the same data."""
+        once = record_once(call.model, leaves, call.layout, decisions, "real", keep_values=True)
+        return once.values
+
+    verify_capture(capture, call.model, leaves, call.layout, replay)
 
 
-def _record_both(
-    call: _Call, decisions: Decisions, mode: str
-) -> tuple[Recording, tuple[OutputLeaf, ...], int]:
-    """The recording at one batch size, compared with one at another; and its output leaves."""
-    batch = call.batch
-    if batch is None:
-        recording = record(call.model, call.leaves, call.layout, decisions, mode)
-        return recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1
-    sizes = (batch.recorded, batch.other)
-
-    def recorded(rows: int) -> Recording:
-        return _record_rows(call, batch, rows, decisions, mode)
-
-    for _ in range(_ROUNDS):
-        known = len(decisions)
-        second, first = recorded(sizes[1]), recorded(sizes[0])
-        if len(decisions) != known:
-            continue
-        try:
-            unify(first, second, batch, sizes)
-            if not is_certain(first):
-                confirm(first, recorded(batch.third), batch, (sizes[0], batch.third))
-            if mode == "real" and decisions.leaves:
-                _try_other_data(call, decisions, first, batch)
-        except KeepWholeError as reason:
-            if sizes[1] < sizes[0]:
-                # Some of the rows may decide otherwise than all of them; repeated ones decide alike.
-                sizes = (sizes[0], 2 * sizes[0])
-            else:
-                decisions.learn(reason, is_layer=False)
-            continue
-        return first, tuple(output_leaves(first.outputs, second.outputs, sizes)), sizes[0]
-    raise CaptureError("the two recordings at different batch sizes never agree")
-
-
-def _record_rows(
-    call: _Call, batch: Batch, rows: int, decisions: Decisions, mode: str
-) -> Recording:
-    """A recording with another number of rows.
-
-    Raises:
-        _OtherRowsError: if the model fails on them.
-    """
-    leaves = resized(call.leaves, batch, rows)
-    try:
-        return record(call.model, leaves, call.layout, decisions, mode)
-    except CaptureError:
-        raise
-    except Exception as error:
-        if rows == batch.size:
-            raise
-        raise _OtherRowsError(error, rows, batch) from error
-
-
-def _try_other_data(call: _Call, decisions: Decisions, first: Recording, batch: Batch) -> None:
-    """Look for numbers that depend on data and come out of a module kept whole, where no rule sees it.
-
-    The model runs on as many copies of the example's first row, and of its last one. This finds what
-    the rows differ in; checked decisions on inputs may differ, and a model may refuse such a batch.
-
-    Raises:
-        KeepWholeError: if one is found.
-    """
-    if batch.size < 2 or any(node.target is ops.check_value for node in first.graph.nodes):
-        return
-    for row in (0, batch.size - 1):
-        leaves = repeated(call.leaves, batch, row, batch.recorded)
-        try:
-            other = record_once(call.model, leaves, call.layout, decisions, "real")
-        except Exception:  # the model may refuse a batch of equal rows: then they tell nothing
-            continue
-        compare_data(first, other, batch, batch.recorded)
-
-
-def _signature(call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...]) -> CallSignature:
+def _signature(call: Call, recording: Recording, outputs: tuple[OutputLeaf, ...]) -> CallSignature:
     batch = call.batch
     dims = batch.dims if batch is not None else (None,) * len(call.leaves)
     names = argument_names(call.model, call.layout)
@@ -263,5 +171,13 @@ def _signature(call: _Call, recording: Recording, outputs: tuple[OutputLeaf, ...
         if node is None:
             inputs.append(InputLeaf(name, None, None, None, leaf))
         else:
-            inputs.append(InputLeaf(name, node.name, tensor_spec(leaf), dim))
+            marks = tuple(
+                sorted(
+                    (d, axis.mark.label)
+                    for axis in call.marked
+                    for at, d in axis.places
+                    if at == len(inputs)
+                )
+            )
+            inputs.append(InputLeaf(name, node.name, tensor_spec(leaf), dim, dynamic=marks))
     return CallSignature(call.layout, tuple(inputs), recording.layout, outputs)

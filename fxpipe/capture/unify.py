@@ -1,58 +1,59 @@
-"""Two recordings of different batch sizes made into one graph that holds for every size.
+"""Recordings of different sizes made into one graph that holds for every size.
 
-Numbers that differ become functions of the batch size; anything else that differs is a reason
-for the module around it to stay whole.
+Numbers that differ become functions of the sizes; anything else that differs is a reason for the
+module around it to stay whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from fxpipe.capture import remedies
-from fxpipe.capture.batch import Batch
+from fxpipe.capture.axes import Axis, Sizes
 from fxpipe.capture.fallback import KeepWholeError
-from fxpipe.capture.formulas import IDENTITY, SIZE, Formula, fit
+from fxpipe.capture.formulas import Formula, Size, fit, identity
+from fxpipe.capture.naming import safe
 from fxpipe.capture.record import Recording
+from fxpipe.capture.remedies import ROWS
 from fxpipe.ir.capture import Span
 
 
-def unify(first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]) -> None:
-    """Make the first recording hold for every batch size, by comparing it with the second.
+def unify(first: Recording, others: Sequence[Recording], sizes: Sizes) -> None:
+    """Make the first recording hold for every size, by comparing it with others.
 
     Args:
-        sizes: rows of the two recordings.
+        sizes: of all the recordings, the first one's first.
 
     Raises:
-        KeepWholeError: if they differ in more than numbers that follow the batch size.
+        KeepWholeError: if they differ in more than numbers that follow the sizes.
     """
-    _Comparison(first, second, batch, sizes).run()
+    _Comparison(first, others, sizes).run()
 
 
-def confirm(first: Recording, third: Recording, batch: Batch, sizes: tuple[int, int]) -> None:
+def confirm(first: Recording, other: Recording, sizes: Sizes) -> None:
     """Check a unified recording against one more.
 
     Args:
-        sizes: rows of the two recordings.
+        sizes: of the two recordings.
 
     Raises:
-        KeepWholeError: if a number does not follow the batch size as it seemed.
+        KeepWholeError: if a number does not follow the sizes as it seemed.
     """
-    _Confirmation(first, third, batch, sizes).run()
+    _Confirmation(first, (other,), sizes).run()
 
 
-def compare_data(first: Recording, other: Recording, batch: Batch, size: int) -> None:
-    """Check a unified recording against one of as many rows with other data in them.
+def compare_data(first: Recording, other: Recording, sizes: Sizes) -> None:
+    """Check a unified recording against one of the same sizes with other data in it.
 
     Raises:
         KeepWholeError: if a number depends on the data: one that a module kept whole has returned, or
             the size of what it has returned.
     """
-    _DataComparison(first, other, batch, (size, size)).run()
+    _DataComparison(first, (other,), sizes).run()
 
 
 def is_certain(recording: Recording) -> bool:
@@ -61,169 +62,230 @@ def is_certain(recording: Recording) -> bool:
 
 
 class _Comparison:
-    def __init__(
-        self, first: Recording, second: Recording, batch: Batch, sizes: tuple[int, int]
-    ) -> None:
-        self._first, self._second = first, second
-        self._batch = batch
+    def __init__(self, first: Recording, others: Sequence[Recording], sizes: Sizes) -> None:
+        self._first, self._others = first, tuple(others)
         self._sizes = sizes
-        self._same: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._same: list[dict[torch.fx.Node, torch.fx.Node]] = [{} for _ in others]
         self._helpers: dict[Formula, torch.fx.Node] = {}
         self._node: torch.fx.Node | None = None
 
     def run(self) -> None:
-        ours, theirs = self._nodes(), list(self._second.graph.nodes)
-        for node, other in zip(ours, theirs, strict=False):
+        ours, theirs = self._nodes(), [list(other.graph.nodes) for other in self._others]
+        for node, *others in zip(ours, *theirs, strict=False):
             self._node = node
-            self._compare(node, other)
-        if len(ours) != len(theirs):
-            raise self._differ("it takes another number of steps")
-        pairs = zip(self._first.spans, self._second.spans, strict=True)
-        self._first.spans = tuple(self._span(span, other) for span, other in pairs)
+            self._compare(node, others)
+        for at, nodes in enumerate(theirs):
+            if len(nodes) != len(ours):
+                raise self._differ("it takes another number of steps", at)
+        spans = zip(self._first.spans, *(other.spans for other in self._others), strict=True)
+        self._first.spans = tuple(self._span(span, others) for span, *others in spans)
 
     def _nodes(self) -> list[torch.fx.Node]:
         return list(self._first.graph.nodes)
 
-    def _compare(self, node: torch.fx.Node, other: torch.fx.Node) -> None:
-        if (node.op, node.target) != (other.op, other.target):
-            raise self._differ("it takes other steps")
-        if node.op != "call_module" and node.meta.get("draws") != other.meta.get("draws"):
-            raise self._differ("it draws another number of random numbers")
-        self._same[other] = node
+    def _compare(self, node: torch.fx.Node, others: Sequence[torch.fx.Node]) -> None:
+        for at, other in enumerate(others):
+            if (node.op, node.target) != (other.op, other.target):
+                self._node = self._astray(node, other, at)
+                raise self._differ("it takes other steps", at)
+            if node.op != "call_module" and node.meta.get("draws") != other.meta.get("draws"):
+                raise self._differ("it draws another number of random numbers", at)
+            self._same[at][other] = node
         if node.op == "get_attr":
             self._constant(str(node.target))
         elif node.op != "placeholder":
-            node.args = self._value(node.args, other.args)
-            node.kwargs = self._value(dict(node.kwargs), dict(other.kwargs))
+            node.args = self._value(node.args, [other.args for other in others])
+            node.kwargs = self._value(dict(node.kwargs), [dict(other.kwargs) for other in others])
+
+    def _astray(self, node: torch.fx.Node, other: torch.fx.Node, at: int) -> torch.fx.Node:
+        """Which of two nodes, where two recordings part, is in the module that takes a step more.
+
+        One of them is out of that module already: the other one is inside of it, or in a module
+        called earlier.
+        """
+        ours, theirs = _Calls(self._first.spans), _Calls(self._others[at].spans)
+        one, two = ours.of(node), theirs.of(other)
+        if one == two or two not in ours or one not in theirs:
+            return node
+        if ours.is_inside(one, two):
+            return node
+        return other if ours.is_inside(two, one) or ours.index(two) < ours.index(one) else node
 
     def _constant(self, name: str) -> None:
-        one, two = self._first.constants.get(name), self._second.constants.get(name)
+        one = self._first.constants.get(name)
         if not isinstance(one, torch.Tensor):
             return
-        if not isinstance(two, torch.Tensor) or one.shape != two.shape:
-            raise self._differ("it uses a constant tensor of another shape")
-        if one is not two and not torch.equal(one, two):
-            raise self._differ("it uses a constant tensor with other values")
+        for at, other in enumerate(self._others):
+            two = other.constants.get(name)
+            if not isinstance(two, torch.Tensor) or one.shape != two.shape:
+                raise self._differ("it uses a constant tensor of another shape", at)
+            if one is not two and not torch.equal(one, two):
+                raise self._differ("it uses a constant tensor with other values", at)
 
-    def _span(self, span: Span, other: Span) -> Span:
+    def _span(self, span: Span, others: Sequence[Span]) -> Span:
         if span.fixed is not None:
             return span
         try:
-            args = self._value(span.args, other.args)
-            kwargs = self._value(dict(span.kwargs), dict(other.kwargs))
+            args = self._value(span.args, [other.args for other in others])
+            kwargs = self._value(dict(span.kwargs), [dict(other.kwargs) for other in others])
         except KeepWholeError as reason:
             return replace(span, fixed=reason.reason)
         return replace(span, args=args, kwargs=kwargs)
 
-    def _value(self, one: Any, two: Any) -> Any:
+    def _value(self, one: Any, others: Sequence[Any]) -> Any:
         if isinstance(one, torch.fx.Node):
-            if not isinstance(two, torch.fx.Node) or self._same.get(two) is not one:
-                raise self._differ("values flow otherwise")
+            for at, two in enumerate(others):
+                if not isinstance(two, torch.fx.Node) or self._same[at].get(two) is not one:
+                    raise self._differ("values flow otherwise", at)
             return one
-        if type(one) is not type(two):
-            raise self._differ(f"{one!r} becomes {two!r}")
-        if isinstance(one, tuple | list):
-            return self._sequence(one, two)
-        if isinstance(one, Mapping):
-            if list(one) != list(two):
-                raise self._differ("a dict has other keys")
-            return {key: self._value(inner, two[key]) for key, inner in one.items()}
-        if isinstance(one, slice):
-            bounds = ((one.start, two.start), (one.stop, two.stop), (one.step, two.step))
-            return slice(*(self._value(a, b) for a, b in bounds))
-        return self._leaf(one, two)
+        for at, two in enumerate(others):
+            if type(one) is not type(two):
+                raise self._differ(f"{one!r} becomes {two!r}", at)
+        match one:
+            case tuple() | list():
+                return self._sequence(one, others)
+            case Mapping():
+                return self._mapping(one, others)
+            case slice():
+                bounds = [(each.start, each.stop, each.step) for each in (one, *others)]
+                return slice(*self._sequence(bounds[0], bounds[1:]))
+            case _:
+                return self._leaf(one, others)
 
-    def _sequence(self, one: Any, two: Any) -> Any:
-        if len(one) != len(two):
-            raise self._differ(f"{len(one)} items become {len(two)}")
-        items = [self._value(a, b) for a, b in zip(one, two, strict=True)]
+    def _mapping(self, one: Any, others: Sequence[Any]) -> Any:
+        for at, two in enumerate(others):
+            if list(one) != list(two):
+                raise self._differ("a dict has other keys", at)
+        return {key: self._value(one[key], [two[key] for two in others]) for key in one}
+
+    def _sequence(self, one: Any, others: Sequence[Any]) -> Any:
+        for at, two in enumerate(others):
+            if len(one) != len(two):
+                raise self._differ(f"{len(one)} items become {len(two)}", at)
+        items = [self._value(item, rest) for item, *rest in zip(one, *others, strict=True)]
         if hasattr(one, "_make"):
             return one._make(items)
         return tuple(items) if isinstance(one, tuple) else items
 
-    def _leaf(self, one: Any, two: Any) -> Any:
-        if one == two or (one != one and two != two):
+    def _leaf(self, one: Any, others: Sequence[Any]) -> Any:
+        if all(_is_same(one, two) for two in others):
             return one
-        return self._follow(one, two)
+        return self._follow(one, others)
 
-    # -- numbers that follow the batch size ----------------------------------------------------------
+    # -- numbers that follow the sizes -----------------------------------------------------------------
 
-    def _follow(self, one: Any, two: Any) -> torch.fx.Node:
-        """The node that computes a number from the batch size; one for each formula."""
-        formula = fit(self._sizes, (one, two))
+    def _follow(self, one: Any, others: Sequence[Any]) -> torch.fx.Node:
+        """The node that computes a number from the sizes; one for each formula."""
+        formula = fit(self._sizes.points, (one, *others))
         if formula is None:
-            raise self._differ(f"{one!r} becomes {two!r}")
-        return self._size() if formula == IDENTITY else self._helper(formula, one)
+            at = next(at for at, two in enumerate(others) if not _is_same(one, two))
+            raise self._differ(f"{one!r} becomes {others[at]!r}", at)
+        return self._helper(formula)
 
-    def _helper(self, formula: Formula, value: float) -> torch.fx.Node:
+    def _helper(self, formula: Formula) -> torch.fx.Node:
+        """The node of a formula; those of the formulas and sizes it is made of stand before it."""
         if formula not in self._helpers:
-            size = self._size()
-            last = list(self._helpers.values())[-1]
-            args = tuple(size if arg is SIZE else arg for arg in formula.args)
-            with self._first.graph.inserting_after(last):
-                node = self._first.graph.create_node(
-                    "call_function", formula.function, args, {}, name="rows"
-                )
-            self._helpers[formula] = _describe(node, value)
+            is_size = len(formula.axes) == 1 and formula == identity(formula.axes[0])
+            node = self._size(formula.axes[0]) if is_size else self._number(formula)
+            self._helpers[formula] = _describe(node, formula(self._sizes.points[0]))
             self._first.formulas[node] = formula
         return self._helpers[formula]
 
-    def _size(self) -> torch.fx.Node:
-        if IDENTITY not in self._helpers:
-            placeholder, dim = self._source()
-            last = [node for node in self._first.graph.nodes if node.op == "placeholder"][-1]
-            with self._first.graph.inserting_after(last):
-                node = self._first.graph.create_node(
-                    "call_method", "size", (placeholder, dim), {}, name="batch_size"
-                )
-            self._helpers[IDENTITY] = _describe(node, self._sizes[0])
-            self._first.formulas[node] = IDENTITY
-        return self._helpers[IDENTITY]
+    def _number(self, formula: Formula) -> torch.fx.Node:
+        args = []
+        for arg in formula.args:
+            if isinstance(arg, Size):
+                args.append(self._helper(identity(arg.axis)))
+            else:
+                args.append(self._helper(arg) if isinstance(arg, Formula) else arg)
+        name = "_".join(_number_name(self._sizes.axes[axis]) for axis in formula.axes)
+        return self._insert("call_function", formula.function, tuple(args), name)
 
-    def _source(self) -> tuple[torch.fx.Node, int]:
-        for placeholder, dim in zip(self._first.placeholders, self._batch.dims, strict=True):
-            if placeholder is not None and dim is not None:
-                return placeholder, dim
-        raise AssertionError("two recordings differ only if an input has a batch dimension")
+    def _size(self, axis: int) -> torch.fx.Node:
+        found = self._sizes.axes[axis]
+        leaf, dim = found.places[0]
+        name = "batch_size" if found.is_batch else found.mark.name
+        return self._insert("call_method", "size", (self._first.placeholders[leaf], dim), name)
 
-    def _differ(self, what: str) -> KeepWholeError:
+    def _insert(self, op: str, target: Any, args: tuple[Any, ...], name: str) -> torch.fx.Node:
+        graph = self._first.graph
+        before = [*self._helpers.values()] or [n for n in graph.nodes if n.op == "placeholder"]
+        with graph.inserting_after(before[-1]):
+            return graph.create_node(op, target, args, {}, name=safe(name))
+
+    def _differ(self, what: str, at: int) -> KeepWholeError:
         node = self._node
         meta = {} if node is None else node.meta
         return KeepWholeError(
-            f"{self._what_changed()}, {what}",
+            f"{self._what_changed(at)}, {what}",
             meta.get("path", ""),
             meta.get("source", ""),
             "" if node is None else node.name,
-            remedy=remedies.ROWS,
+            remedy=ROWS,
         )
 
-    def _what_changed(self) -> str:
-        one, two = self._sizes
-        return f"with {two} rows instead of {one}"
+    def _what_changed(self, at: int) -> str:
+        return self._sizes.difference(at + 1)
+
+
+class _Calls:
+    """The module calls of a recording by path and number."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._indices = {(span.path, span.call): at for at, span in enumerate(spans)}
+
+    def __contains__(self, call: tuple[str, int]) -> bool:
+        return call in self._indices
+
+    def of(self, node: torch.fx.Node) -> tuple[str, int]:
+        """The innermost call around a node."""
+        return node.meta.get("path", ""), node.meta.get("call", 0)
+
+    def index(self, call: tuple[str, int]) -> int:
+        """The position of a call among those of the recording, in order of their start."""
+        return self._indices[call]
+
+    def is_inside(self, inner: tuple[str, int], outer: tuple[str, int]) -> bool:
+        """Whether one call was made during another."""
+        at: int | None = self._indices[inner]
+        while at is not None and at != self._indices[outer]:
+            at = self._spans[at].parent
+        return at is not None
 
 
 class _Confirmation(_Comparison):
-    """A comparison in which numbers that follow the batch size are known."""
+    """A comparison in which numbers that follow the sizes are known."""
 
     def _nodes(self) -> list[torch.fx.Node]:
         return [node for node in self._first.graph.nodes if node not in self._first.formulas]
 
-    def _value(self, one: Any, two: Any) -> Any:
+    def _value(self, one: Any, others: Sequence[Any]) -> Any:
         if isinstance(one, torch.fx.Node) and one in self._first.formulas:
-            if self._first.formulas[one](self._sizes[1]) != two:
-                raise self._differ(f"a number becomes {two!r}")
+            for at, two in enumerate(others):
+                if self._first.formulas[one](self._sizes.points[at + 1]) != two:
+                    raise self._differ(f"a number becomes {two!r}", at)
             return one
-        return super()._value(one, two)
+        return super()._value(one, others)
 
-    def _follow(self, one: Any, two: Any) -> torch.fx.Node:
-        raise self._differ(f"{one!r} becomes {two!r}")
+    def _follow(self, one: Any, others: Sequence[Any]) -> torch.fx.Node:
+        at = next(at for at, two in enumerate(others) if not _is_same(one, two))
+        raise self._differ(f"{one!r} becomes {others[at]!r}", at)
 
 
 class _DataComparison(_Confirmation):
     """A comparison of recordings that differ in their data alone."""
 
-    def _what_changed(self) -> str:
+    def _what_changed(self, at: int) -> str:
         return "with other data in its rows"
+
+
+def _is_same(one: Any, two: Any) -> bool:
+    return bool(one == two or (one != one and two != two))
+
+
+def _number_name(axis: Axis) -> str:
+    return "rows" if axis.is_batch else axis.mark.name
 
 
 def _describe(node: torch.fx.Node, value: float) -> torch.fx.Node:

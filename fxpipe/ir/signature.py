@@ -22,7 +22,8 @@ class InputLeaf:
 
     A tensor has a `placeholder` (the node's name) and a `spec`; `batch_dim` is the dimension that is
     split into micro-batches, None if the tensor is given whole to each of them. Any other value has
-    no placeholder: it is part of the situation and was recorded as the constant `value`.
+    no placeholder: it is part of the situation and was recorded as the constant `value`. `dynamic`
+    names the other dimensions that may have any size, ascending.
     """
 
     name: str
@@ -30,6 +31,7 @@ class InputLeaf:
     spec: TensorSpec | None
     batch_dim: int | None
     value: Any = None
+    dynamic: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

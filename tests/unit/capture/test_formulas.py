@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fxpipe import ops
-from fxpipe.capture.formulas import IDENTITY, SIZE, Formula, fit, fit_float, fit_integer
+from fxpipe.capture.formulas import (
+    IDENTITY,
+    SIZE,
+    Formula,
+    Size,
+    fit,
+    fit_float,
+    fit_integer,
+    identity,
+)
 
+TWO_FOUR = ((2,), (4,))
 SIZES = st.sampled_from([(2, 4), (3, 6), (4, 2), (8, 4)])
 
 
@@ -22,7 +34,7 @@ def test_integers_are_found_again(
     values = (sizes[0] * numerator + offset, sizes[1] * numerator + offset)
     formula = fit_integer(sizes, values)
     assert formula is not None
-    assert formula(size) == size * numerator + offset
+    assert formula((size,)) == size * numerator + offset
     assert formula.is_certain is (offset == 0)
 
 
@@ -30,20 +42,20 @@ def test_integers_are_found_again(
 def test_halves_are_rounded_down(sizes: tuple[int, int]) -> None:
     formula = fit_integer(sizes, (sizes[0] // 2, sizes[1] // 2))
     assert formula is not None
-    assert [formula(n) for n in (1, 2, 5, 8)] == [0, 1, 2, 4]
+    assert [formula((n,)) for n in (1, 2, 5, 8)] == [0, 1, 2, 4]
     assert not formula.is_certain
 
 
 def test_batch_size_itself() -> None:
-    assert fit((2, 4), (2, 4)) == IDENTITY
-    assert IDENTITY(7) == 7
+    assert fit(TWO_FOUR, (2, 4)) == IDENTITY
+    assert IDENTITY((7,)) == 7
 
 
 def test_no_formula() -> None:
     assert fit_integer((2, 200), (7, 8)) is None
-    assert fit((2, 4), (True, False)) is None
-    assert fit((2, 4), (2, 4.0)) is None
-    assert fit((2, 4), ("2", "4")) is None
+    assert fit(TWO_FOUR, (True, False)) is None
+    assert fit(TWO_FOUR, (2, 4.0)) is None
+    assert fit(TWO_FOUR, ("2", "4")) is None
 
 
 def test_floats() -> None:
@@ -53,3 +65,58 @@ def test_floats() -> None:
     assert shifted == Formula(ops.affine_float, (SIZE, 1.0, -1.0))
     assert not shifted.is_certain
     assert fit_float((2, 4), (2**0.5, 2.0)) is None
+
+
+POINTS = ((4, 8), (2, 8), (4, 12), (4, 9), (5, 11))
+"""Rows and a length: the base, other rows, other lengths, and both."""
+
+POINT = (3, 21)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda b, t: t,
+        lambda b, t: t - 1,
+        lambda b, t: 3 * t + 2,
+        lambda b, t: (t - 1) // 2,
+        lambda b, t: (t + 1) // 2,
+        lambda b, t: -(-t // 4),
+        lambda b, t: t * t,
+        lambda b, t: t * (t + 1) // 2,
+        lambda b, t: t * t + 1,
+        lambda b, t: b * t,
+        lambda b, t: 12 * b * t,
+        lambda b, t: b * t + 1,
+        lambda b, t: b * (t - 1),
+        lambda b, t: b * (2 * t + 1),
+        lambda b, t: b * (t // 2),
+        lambda b, t: b * -(-t // 2) * 5,
+        lambda b, t: (b + 1) * t,
+        lambda b, t: b + t,
+        lambda b, t: b - t + 7,
+        lambda b, t: b * t * t,
+        lambda b, t: 0.5 * t,
+        lambda b, t: 1 / t,
+        lambda b, t: 3.0 / (b * t),
+        lambda b, t: 0.25 * b * t,
+    ],
+)
+def test_laws_of_rows_and_length_are_found_again(law: Callable[[int, int], float]) -> None:
+    formula = fit(POINTS, [law(*point) for point in POINTS])
+    assert formula is not None
+    assert [formula(point) for point in (*POINTS, POINT)] == [law(*p) for p in (*POINTS, POINT)]
+
+
+@pytest.mark.parametrize(
+    "law",
+    [lambda b, t: t**0.5, lambda b, t: t**3, lambda b, t: b**t],
+)
+def test_laws_that_are_not_followed(law: Callable[[int, int], float]) -> None:
+    assert fit(POINTS, [law(*point) for point in POINTS]) is None
+
+
+def test_which_sizes_a_formula_has() -> None:
+    both = Formula(ops.affine, (Formula(ops.affine, (Size(2), 1, 1, 0)), SIZE, 1, 0))
+    assert both.axes == (0, 2)
+    assert identity(1).axes == (1,)

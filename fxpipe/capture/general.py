@@ -1,0 +1,304 @@
+"""Recordings of a model at several sizes, made into one that holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from fxpipe import ops
+from fxpipe.capture.axes import Axis, Sizes, batch_axis, resized_along
+from fxpipe.capture.batch import Batch, repeated
+from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError
+from fxpipe.capture.formulas import Point
+from fxpipe.capture.record import Recording, record, record_once
+from fxpipe.capture.results import output_leaves
+from fxpipe.capture.signature import Layout
+from fxpipe.capture.unify import compare_data, confirm, is_certain, unify
+from fxpipe.errors import CaptureError
+from fxpipe.ir.signature import OutputLeaf
+
+_ROUNDS: Final = 60
+_BASE, _ROWS, _FAR = "base", "rows", "far"
+
+
+class OtherRowsError(Exception):
+    """The model fails on another number of rows than the example has: with `error`."""
+
+    def __init__(self, error: Exception, rows: int, batch: Batch) -> None:
+        super().__init__(
+            f"To record it for every batch size, the model was run on {rows} rows, where the example "
+            f"has {batch.size}. If it takes no batches (the nodes of a graph, say, are no rows), its "
+            "inputs must be given whole: in a pipeline by one micro-batch (chunks=1)."
+        )
+        self.error = error
+
+
+@dataclass
+class Call:
+    """The model and its example arguments, taken apart.
+
+    Attributes:
+        batch: None if no input has rows.
+        marked: the other dimensions that the recording leaves free.
+    """
+
+    model: nn.Module
+    leaves: list[Any]
+    layout: Layout
+    batch: Batch | None
+    marked: tuple[Axis, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All that may vary: the rows first, if there are any."""
+        return self.marked if self.batch is None else (batch_axis(self.batch), *self.marked)
+
+    @property
+    def has_no_data(self) -> bool:
+        """Whether the model or its inputs are on the meta device."""
+        held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
+        return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
+
+    def leaves_at(self, point: Point) -> list[Any]:
+        """The arguments' leaves with other sizes along the axes."""
+        leaves = self.leaves
+        for axis, size in zip(self.axes, point, strict=True):
+            leaves = resized_along(leaves, axis, size)
+        return leaves
+
+
+@dataclass(frozen=True)
+class General:
+    """A recording that holds for every size, and its output leaves.
+
+    Attributes:
+        rows: of the recording; 1 if no input has rows.
+        elsewhere: arguments' leaves of other sizes than the example's, to try the recording on; None
+            if the batch alone is free.
+    """
+
+    recording: Recording
+    outputs: tuple[OutputLeaf, ...]
+    rows: int
+    elsewhere: list[Any] | None
+
+
+def record_general(call: Call, decisions: Decisions, mode: str) -> General:
+    """A recording of a call for every size of its axes.
+
+    Raises:
+        CaptureError: if the model cannot be recorded, or takes no other size of a marked dimension.
+        OtherRowsError: if the model fails on another number of rows.
+    """
+    if not call.axes:
+        recording = record(call.model, call.leaves, call.layout, decisions, mode)
+        return General(recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1, None)
+    return _Generalising(call, decisions, mode).run()
+
+
+@dataclass
+class _Made:
+    """A recording, its sizes, and under which decisions it was made."""
+
+    point: Point
+    recording: Recording
+    state: object
+
+
+class _Generalising:
+    """The recordings of one call, made again until all of them rest on the same decisions."""
+
+    def __init__(self, call: Call, decisions: Decisions, mode: str) -> None:
+        self._call, self._decisions, self._mode = call, decisions, mode
+        self._axes = call.axes
+        self._base = tuple(axis.size for axis in self._axes)
+        self._made: dict[str, _Made] = {}
+        self._open: dict[str, list[Point]] = {_BASE: [self._base]}
+        self._refused: dict[str, Exception] = {}
+        if call.batch is not None:
+            self._open[_ROWS] = [self._with(0, call.batch.other)]
+        for at, axis in enumerate(self._axes):
+            if not axis.is_batch:
+                self._open[f"other {at}"] = [self._with(at, size) for size in axis.others()]
+                self._open |= {f"near {at} {n}": [self._with(at, n)] for n in axis.near()}
+
+    def _with(self, at: int, size: int) -> Point:
+        return (*self._base[:at], size, *self._base[at + 1 :])
+
+    def run(self) -> General:
+        """The recording that holds for every size."""
+        for _ in range(_ROUNDS):
+            self._record_all()
+            state = self._decisions.state
+            try:
+                first = self._unified()
+            except KeepWholeError as reason:
+                self._made.pop(_BASE)  # it has been written into
+                if not self._takes_more_rows():
+                    self._decisions.learn(reason, is_layer=False)
+                continue
+            if self._decisions.state == state:
+                return self._general(first)
+        raise CaptureError("the recordings at different sizes never agree")
+
+    # -- recordings ----------------------------------------------------------------------------------
+
+    def _record_all(self) -> None:
+        while True:
+            state = self._decisions.state
+            for key in list(self._open):
+                self._record(key)
+            if self._call.marked:
+                self._open.setdefault(_FAR, self._far_points())
+                self._record(_FAR)
+            if self._decisions.state == state and all(
+                made.state == state for made in self._made.values()
+            ):
+                return
+
+    def _record(self, key: str) -> None:
+        """Record at the first sizes of a key that the model takes."""
+        made = self._made.get(key)
+        if made is not None and made.state == self._decisions.state:
+            return
+        self._made.pop(key, None)
+        points = self._open[key]
+        while points:
+            try:
+                recording = self._recorded(points[0])
+            except CaptureError as error:
+                if points[0] != self._base:
+                    error.add_note(f"This was {self._sizes([points[0]]).difference(1)}.")
+                raise
+            except (FallbackError, OtherRowsError):
+                raise
+            except Exception as error:
+                if key == _BASE:
+                    raise
+                self._refused[key] = error
+                points.pop(0)
+                continue
+            self._made[key] = _Made(points[0], recording, self._decisions.state)
+            return
+        self._refuse(key)
+
+    def _recorded(self, point: Point) -> Recording:
+        call = self._call
+        leaves = call.leaves_at(point)
+        try:
+            return record(call.model, leaves, call.layout, self._decisions, self._mode)
+        except (CaptureError, FallbackError):
+            raise
+        except Exception as error:
+            if call.batch is None or point[1:] != self._base[1:] or point[0] == call.batch.size:
+                raise
+            raise OtherRowsError(error, point[0], call.batch) from error
+
+    def _refuse(self, key: str) -> None:
+        """Say which sizes the model does not take; those next to the example's need not be taken.
+
+        Raises:
+            CaptureError: if there is no size but the example's.
+        """
+        error = self._refused[key]
+        why = f"{type(error).__name__}: {error}"
+        if key == _FAR:
+            names = ", ".join(repr(axis.mark.name) for axis in self._call.marked)
+            raise CaptureError(
+                f"the dimensions marked dynamic ({names}) cannot change together, though each of them "
+                f"can alone: {why}\n  What to do: give dimensions that depend on one another one name"
+            ) from error
+        if key.startswith("other"):
+            axis = self._axes[int(key.split()[1])]
+            tried = ", ".join(map(str, axis.others()))
+            raise CaptureError(
+                f"the dimension {axis.mark.name!r} is marked dynamic, but the model takes no other "
+                f"size than the example's {axis.size} (tried: {tried}): {why}\n  What to do: mark all "
+                "dimensions that change together with one name; write '16*name' if sizes are "
+                "multiples of 16; or do not mark it, then each size is recorded when it is met"
+            ) from error
+
+    def _far_points(self) -> list[Point]:
+        """Points at which every size differs from the base, and from those tried alone if it can."""
+        columns = [self._far_sizes(at, axis) for at, axis in enumerate(self._axes)]
+        points = zip(*(column + column[-1:] * 4 for column in columns), strict=False)
+        return list(dict.fromkeys(tuple(point) for point in points))
+
+    def _far_sizes(self, at: int, axis: Axis) -> list[int]:
+        if axis.is_batch:
+            assert self._call.batch is not None
+            return [self._call.batch.third]
+        other = self._made[f"other {at}"].point[at]
+        near = [n for n in axis.near() if f"near {at} {n}" in self._made]
+        if near:
+            return [*axis.far(), *near, other]
+        rest = [point[at] for point in self._open[f"other {at}"]]
+        return [*(n for n in rest if n != other), other]
+
+    def _takes_more_rows(self) -> bool:
+        """Go from fewer rows than the example's to more, where that was not tried yet.
+
+        Some of the rows may decide otherwise than all of them; repeated ones decide alike.
+        """
+        if _ROWS not in self._made or self._made[_ROWS].point[0] >= self._base[0]:
+            return False
+        self._open[_ROWS] = [self._with(0, 2 * self._base[0])]
+        self._made.pop(_ROWS)
+        return True
+
+    # -- comparing -----------------------------------------------------------------------------------
+
+    def _sizes(self, points: Sequence[Point]) -> Sizes:
+        return Sizes(self._axes, (self._base, *points))
+
+    def _unified(self) -> Recording:
+        first = self._made[_BASE].recording
+        others = [made for key, made in self._made.items() if key != _BASE]
+        sizes = self._sizes([made.point for made in others])
+        unify(first, [made.recording for made in others], sizes)
+        if not self._call.marked and not is_certain(first):
+            self._confirm(first)
+        if self._mode == "real" and self._decisions.leaves and self._call.batch is not None:
+            self._try_other_data(first, self._call.batch)
+        return first
+
+    def _confirm(self, first: Recording) -> None:
+        assert self._call.batch is not None
+        third = self._with(0, self._call.batch.third)
+        confirm(first, self._recorded(third), self._sizes([third]))
+
+    def _try_other_data(self, first: Recording, batch: Batch) -> None:
+        """Look for numbers that depend on data and come out of a module kept whole.
+
+        No rule sees them. The model runs on as many copies of the example's first row, and of its
+        last one. This finds what the rows differ in; checked decisions on inputs may differ, and a
+        model may refuse such a batch.
+
+        Raises:
+            KeepWholeError: if one is found.
+        """
+        if batch.size < 2 or any(node.target is ops.check_value for node in first.graph.nodes):
+            return
+        call = self._call
+        for row in (0, batch.size - 1):
+            leaves = repeated(call.leaves, batch, row, batch.recorded)
+            try:
+                other = record_once(call.model, leaves, call.layout, self._decisions, "real")
+            except Exception:  # the model may refuse a batch of equal rows: then they tell nothing
+                continue
+            compare_data(first, other, self._sizes([self._base]))
+
+    def _general(self, first: Recording) -> General:
+        if self._call.batch is None:
+            outputs, rows = output_leaves(first.outputs, None, (1, 1)), 1
+        else:
+            second, rows = self._made[_ROWS], self._base[0]
+            outputs = output_leaves(
+                first.outputs, second.recording.outputs, (rows, second.point[0])
+            )
+        elsewhere = self._call.leaves_at(self._made[_FAR].point) if self._call.marked else None
+        return General(first, tuple(outputs), rows, elsewhere)
