@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fxpipe
+from fxpipe.analysis.cuts import legal_cuts
 from fxpipe.capture.signature import flatten
 from tests.reference import run_eager_step, split
 
@@ -43,7 +44,8 @@ class Kind:
         batch: (rows) → positional and keyword arguments; data depend on torch's seed only.
         loss: of an output and no target; None: the model's output is or has its loss.
         cuts: where stages start; a model of n stages is cut at the first n - 1. Empty: by cost.
-        tied: parameters that several stages use: their gradients agree up to rounding.
+        tied: parameters that several stages use: their gradients agree up to rounding. None: whichever
+            the stages share.
         random: whether it draws random numbers in training.
         evaluates: whether it also draws in evaluation mode.
     """
@@ -52,7 +54,7 @@ class Kind:
     batch: Callable[[int], Batch]
     loss: Callable[[Any, Any], Tensor] | None = mean_square
     cuts: tuple[str, ...] = ()
-    tied: tuple[str, ...] = ()
+    tied: tuple[str, ...] | None = ()
     random: bool = False
     random_in_eval: bool = False
 
@@ -105,11 +107,28 @@ def assert_exact_in_every_mode(kind: Kind, stages: int, **options: Any) -> None:
                 assert_exact(kind, stages, schedule=schedule, recompute=recompute, **options)
 
 
+def assert_exact_at_every_cut(kind: Kind, most: int = 0, **options: Any) -> None:
+    """`assert_exact` with two stages, cut wherever the model may be (at `most` places, if not 0)."""
+    cuts = legal_starts(kind)
+    assert cuts, "the model can be cut"
+    chosen = cuts[:: -(-len(cuts) // most)] if most else cuts
+    for cut in chosen:
+        with _told(f"cut at {cut}"):
+            assert_exact(kind, 2, cuts=[cut], backend="inline", **options)
+
+
+def legal_starts(kind: Kind) -> list[str]:
+    """Every node that a second stage may begin with."""
+    args, kwargs = kind.data(6)
+    capture = fxpipe.trace(kind.model(), args, kwargs)
+    return ["%" + capture.body[cut].name for cut in legal_cuts(capture)]
+
+
 def assert_exact(kind: Kind, stages: int, **options: Any) -> None:
     """Steps and calls in training, in evaluation and in training again are what they are in eager."""
     model, twin = kind.model(), _Twin(kind)
     with kind.pipe(model, stages, **options) as pipe:
-        for rows, training in ((8, True), (7, False), (6, True)):
+        for rows, training in ((10, True), (7, False), (6, True)):
             model.train(training)
             twin.train(training)
             mode = "train" if training else "eval"
@@ -188,7 +207,18 @@ def assert_step(pipe: fxpipe.Pipeline, kind: Kind, twin: Any, rows: int) -> None
     assert len(found.input_grads) == len(expected.input_grads)
     for n, (one, other) in enumerate(zip(found.input_grads, expected.input_grads, strict=True)):
         assert_same(one, other, f"gradient of input {n}")
-    assert_same_state(found, expected, kind.tied)
+    tied = shared_by_stages(pipe) if kind.tied is None else kind.tied
+    assert_same_state(found, expected, tied)
+
+
+def shared_by_stages(pipe: fxpipe.Pipeline) -> list[str]:
+    """Parameters that more than one stage reads, or calls a module of."""
+    read = [
+        {id(p) for path in program.modules.values() for p in pipe.get_submodule(path).parameters()}
+        | {id(p) for name, p in pipe.named_parameters() if name in program.tensors.values()}
+        for program in pipe.stages
+    ]
+    return [name for name, p in pipe.named_parameters() if sum(id(p) in some for some in read) > 1]
 
 
 def assert_same_state(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxpipe
-from fxpipe.analysis.cuts import legal_cuts
 from tests.cases.blocks import WIDTH, Block
-from tests.exact import RECOMPUTE, Kind, assert_exact, vectors
+from tests.exact import (
+    RECOMPUTE,
+    Kind,
+    assert_exact,
+    assert_exact_at_every_cut,
+    legal_starts,
+    vectors,
+)
 
 
 class BehindTheBoundary(nn.Module):
@@ -151,24 +155,16 @@ KINDS = {
 }
 
 
-def every_cut(kind: Kind) -> list[str]:
-    args, kwargs = kind.data(6)
-    capture = fxpipe.trace(kind.model(), args, kwargs)
-    return ["%" + capture.body[cut].name for cut in legal_cuts(capture)]
-
-
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("name", KINDS)
 def test_steps_are_exact_at_every_cut(name: str, schedule: str, recompute: str) -> None:
     kind = KINDS[name]
-    cuts = every_cut(kind)
-    assert cuts, "the model can be cut"
-    modes: dict[str, Any] = {"schedule": schedule, "recompute": recompute, "backend": "inline"}
-    for cut in cuts:
-        assert_exact(kind, 2, cuts=[cut], **modes)
+    assert_exact_at_every_cut(kind, schedule=schedule, recompute=recompute)
+    cuts = legal_starts(kind)
     if len(cuts) > 1:
-        assert_exact(kind, 3, cuts=[cuts[0], cuts[-1]], **modes)
+        ends = [cuts[0], cuts[-1]]
+        assert_exact(kind, 3, cuts=ends, schedule=schedule, recompute=recompute)
 
 
 def test_a_cut_that_would_break_a_write_is_refused_with_both_lines() -> None:
