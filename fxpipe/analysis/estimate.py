@@ -56,7 +56,11 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
             run = _FakeRun(capture, model, clock, guessed)
             return observe(capture, model, run, inputs, **options)
 
-    with uncompiled(), undisturbed(model, capture.training), torch.set_grad_enabled(trains):
+    with (
+        uncompiled(),
+        undisturbed(model, capture.training, capture.changed_state),
+        torch.set_grad_enabled(trains),
+    ):
         try:
             full = once(count_saved=True)
             inputs_only = [once(weights=False)] if trains else []

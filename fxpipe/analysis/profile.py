@@ -63,7 +63,10 @@ def profile(
         inputs = [_fresh(value) for value in values]
         return observe(capture, model, MeteredRun(capture, model, clock), inputs, **options)
 
-    with undisturbed(model, capture.training), torch.set_grad_enabled(trains):
+    with (
+        undisturbed(model, capture.training, capture.changed_state),
+        torch.set_grad_enabled(trains),
+    ):
         with progress_bar("measuring the model", progress) as step:
             saved = once(count_saved=True).saved
             step()

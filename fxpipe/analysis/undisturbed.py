@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from fxpipe.held import Held
+from fxpipe.originals import Originals
 
 
 @contextmanager
-def undisturbed(model: torch.nn.Module, training: bool) -> Iterator[None]:
+def undisturbed(
+    model: torch.nn.Module, training: bool, written: Iterable[str] = ()
+) -> Iterator[None]:
     """The model in the given mode; afterwards all that a forward may change is put back.
 
-    That is: training flags, buffers (values and identity), attributes of the modules with what the
+    That is: training flags, buffers (values and identity), the parameters and buffers that are `written`
+    into (by name), attributes of the modules with what the
     containers and objects among them hold (see `fxpipe.held`), and the states of the random generators
     of torch, Python and NumPy. If the model's own flag already is
     `training`, the flags of its submodules stay as the user set them.
@@ -29,7 +33,7 @@ def undisturbed(model: torch.nn.Module, training: bool) -> Iterator[None]:
     tensors = [tensor for tensor in (*model.buffers(), *held.tensors) if _has_values(tensor)]
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
-        with _generators_kept(model):
+        with _generators_kept(model), Originals(model, written):
             if model.training != training:
                 model.train(training)
             yield

@@ -24,6 +24,7 @@ from fxpipe.capture.recorder import Recorder
 from fxpipe.capture.slices import SliceRunner
 from fxpipe.capture.watch import storage_key
 from fxpipe.fake_model import FakeModel
+from fxpipe.originals import Originals
 
 _REFUSALS = (
     DataDependentOutputException,
@@ -40,18 +41,22 @@ class FakeRecorder(Recorder):
         inputs: placeholder → the real input, for decisions that depend on inputs.
     """
 
-    def __init__(self, model: nn.Module, decisions: Decisions, fakes: FakeModel) -> None:
-        super().__init__(model, decisions)
+    def __init__(
+        self,
+        model: nn.Module,
+        decisions: Decisions,
+        fakes: FakeModel,
+        originals: Originals | None = None,
+    ) -> None:
+        super().__init__(model, decisions, originals)
         self._fakes = fakes
         for fake, real in fakes.real_of.items():
             name = self.script.tensor_names.get(fake)
             if name is not None:
                 self.script.tensor_names[id(real)] = name
-        for (
-            name,
-            buffer,
-        ) in model.named_buffers():  # a leaf that needs data writes into the real one
-            self.script.buffer_names[storage_key(fakes.real_of[id(buffer)])] = name
+        # A leaf that needs data writes into the real ones.
+        for name, held in (*model.named_parameters(), *model.named_buffers()):
+            self.script.buffer_names[storage_key(fakes.real_of.get(id(held), held))] = name
         self.inputs: dict[torch.fx.Node, torch.Tensor] = {}
         self._buffers = {
             name: fakes.real_of[id(buffer)]

@@ -123,15 +123,16 @@ def record_once(
         FallbackError: if another decision is needed.
     """
     with ExitStack() as stack:
-        for state in (ModelState(model), Randomness(), Modes(), uncompiled()):
+        originals = stack.enter_context(ModelState(model)).originals
+        for state in (Randomness(), Modes(), uncompiled()):
             stack.enter_context(state)
         if mode == "fake":
             fakes = stack.enter_context(FakeModel(model))
-            recorder: Recorder = FakeRecorder(model, decisions, fakes)
+            recorder: Recorder = FakeRecorder(model, decisions, fakes, originals)
             given = [_fake_copy(leaf, fakes) for leaf in leaves]
             stack.enter_context(fakes.mode)
         else:
-            recorder = Recorder(model, decisions)
+            recorder = Recorder(model, decisions, originals)
             given = [copied(leaf) for leaf in leaves]
         placeholders = _placeholders(recorder, model, given, layout)
         if isinstance(recorder, FakeRecorder):

@@ -22,6 +22,7 @@ from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
 from fxpipe.capture.values import Dependence, Values
 from fxpipe.capture.watch import Watch, storage_key
+from fxpipe.originals import Originals
 
 GUARD_SHARE = 0.1
 """A module with more than this share of the parameters is not kept whole for a decision that can be
@@ -39,14 +40,16 @@ class Recorder(TorchFunctionMode):
         regions: the autocast and grad-mode regions.
     """
 
-    def __init__(self, model: nn.Module, decisions: Decisions) -> None:
+    def __init__(
+        self, model: nn.Module, decisions: Decisions, originals: Originals | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.decisions = decisions
-        buffers = {storage_key(buffer): name for name, buffer in model.named_buffers()}
-        self.script = Script(tensor_names(model), buffers)
+        state = (*model.named_parameters(), *model.named_buffers())
+        self.script = Script(tensor_names(model), {storage_key(held): name for name, held in state})
         self.values = Values(self.script, self.is_fake)
-        self.watch = Watch(self._unseen)
+        self.watch = Watch(self._unseen, (originals or Originals(model)).about_to_write)
         self.modules = Modules(self)
         self.regions = Regions(self.script)
         self.failure: FallbackError | None = None
@@ -151,6 +154,8 @@ class Recorder(TorchFunctionMode):
         form = functions.as_node(func, args, kwargs)
         prepared = self._arguments(form) if functions.may_write(func, kwargs) else None
         with self.watch.measure() as effects:
+            if form.target is ops.set_attribute and form.args[1] == "data":
+                self.watch.replaces(args[0])
             result = self.run_function(func, args, kwargs)
         value = form.result(result)
         if not holds_tensors(value):

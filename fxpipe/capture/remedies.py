@@ -50,7 +50,7 @@ ORIGIN: Final = (
     "compute the tensor inside forward with torch functions, or make it a parameter or a buffer of "
     "the model"
 )
-KEYS: Final = "use strings or numbers as keys"
+KEYS: Final = "use strings, numbers or tuples of them as keys"
 ESCAPES: Final = (
     "let the module return the tensor in place of handing it out by a hook or an attribute"
 )

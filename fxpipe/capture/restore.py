@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, TypeGuard
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fxpipe.held import Held, refill
+from fxpipe.originals import Originals
 
 _REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
 
@@ -98,11 +99,20 @@ class ModelState:
 
     Tensors are put back by value and identity. Plain Python objects among the attributes, and what
     they hold (see `Held`), are put back too.
-    Parameters are put back by identity only: a forward that writes into them is not undone unless
-    `parameters` is true.
+    Parameters are put back by identity and, if it is known that forward writes into them, by value.
+
+    Attributes:
+        originals: the parameters; to be told of writes.
+
+    Args:
+        model: what is put back.
+        written: names of parameters that forward writes into.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    originals: Originals
+
+    def __init__(self, model: nn.Module, written: Iterable[str] = ()) -> None:
+        self._model, self._written = model, tuple(written)
         # a scripted module keeps its attributes in compiled code: nothing to put back by identity
         self._scripted = [m for m in model.modules() if isinstance(m, torch.jit.ScriptModule)]
         self._modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
@@ -117,6 +127,7 @@ class ModelState:
         ]
         self._held = Held(v for attributes in self._attributes for v in attributes.values())
         self._values = self._copies()
+        self.originals = Originals(self._model, self._written)
         return self
 
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -144,6 +155,7 @@ class ModelState:
                 del module.__dict__[name]
             module.__dict__.update(attributes)
         self._held.put_back()
+        self.originals.__exit__(kind, error, traceback)
         with torch.no_grad():
             for tensor, value in self._values:
                 if not torch.equal(tensor, value):

@@ -29,7 +29,7 @@ class Script:
         frames: the module calls in progress, outermost first.
         regions: ids of the autocast and grad-mode regions in progress.
         tensor_names: id of every parameter and buffer → its name.
-        buffer_names: storage key of every buffer → its name.
+        buffer_names: storage key of every buffer and parameter → its name.
         kept: node name → a copy of its value, if values are to be kept; None if not.
     """
 

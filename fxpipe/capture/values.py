@@ -86,7 +86,7 @@ class Values:
         return self._container(value, *apart, leaf)
 
     def _container(self, value: Any, parts: Parts, children: list[Any], leaf: str | None) -> Any:
-        if not all(isinstance(key, _KEYS) for key in parts.items):
+        if not all(map(_is_key, parts.items)):
             raise self._refuse(
                 f"it uses a {parts.cls.__name__} with keys that are no plain values", remedies.KEYS
             )
@@ -243,6 +243,10 @@ class Values:
 
 def _writes(node: torch.fx.Node) -> bool:
     return any(storage in node.meta["mutates"] for storage in node.meta["storages"])
+
+
+def _is_key(key: Any) -> bool:
+    return all(map(_is_key, key)) if type(key) is tuple else isinstance(key, _KEYS)
 
 
 def _is_record(value: Any) -> bool:

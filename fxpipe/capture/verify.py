@@ -52,15 +52,16 @@ def verify(
     """
     given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     runner = GraphRunner.of(capture, model)
-    eager = _outcome(model, leaves, lambda copies: _call(model, layout, copies))
-    graph = _outcome(
-        model,
-        leaves,
-        lambda copies: runner.run([leaf for leaf in copies if isinstance(leaf, torch.Tensor)]),
-    )
-    slack = None
-    if any(tensor.device.type != "cpu" for tensor in given):
-        slack = _outcome(model, leaves, lambda copies: _call(model, layout, copies))
+    written = capture.changed_state
+
+    def module_run() -> _Outcome:
+        return _outcome(model, leaves, lambda copies: _call(model, layout, copies), written)
+
+    def graph_run(copies: list[Any]) -> Sequence[Any]:
+        return runner.run([leaf for leaf in copies if isinstance(leaf, torch.Tensor)])
+
+    eager, graph = module_run(), _outcome(model, leaves, graph_run, written)
+    slack = module_run() if any(tensor.device.type != "cpu" for tensor in given) else None
     problem = _difference(eager, graph, slack)
     if problem is not None:
         where = _first_difference(capture, model, leaves, replay())
@@ -78,13 +79,20 @@ def _call(model: nn.Module, layout: Layout, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _outcome(
-    model: nn.Module, leaves: Sequence[Any], run: Callable[[list[Any]], Sequence[Any]]
+    model: nn.Module,
+    leaves: Sequence[Any],
+    run: Callable[[list[Any]], Sequence[Any]],
+    written: Sequence[str],
 ) -> _Outcome:
     copies = [copied(leaf) for leaf in leaves]
-    with ModelState(model), Randomness(), Modes(), without_checkpoints():
+    with ModelState(model, written), Randomness(), Modes(), without_checkpoints():
         outputs = list(run(copies))
         random = random_states()
-        buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        state = [
+            *model.named_buffers(),
+            *((n, p) for n, p in model.named_parameters() if n in written),
+        ]
+        buffers = {name: held.detach().clone() for name, held in state}
         sources = _differentiable(model, copies)
         gradients = _gradients(outputs, sources)
     return _Outcome(
@@ -187,7 +195,7 @@ def _first_difference(
     """Where the graph first computes a value that the recorded run did not have there."""
     comparing = _Comparing(capture, model, recorded)
     copies = [copied(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    with ModelState(model), Randomness():
+    with ModelState(model, capture.changed_state), Randomness():
         comparing.run(copies)
     if comparing.found is None:
         return "no node on its own differs: the module computes otherwise while it is recorded"

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpipe.capture.containers import tensors
 from fxpipe.ops import draws_random
+from fxpipe.originals import storage_key as storage_key
 
 _STATISTICS: Final = {
     "aten::native_batch_norm",
@@ -43,11 +44,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         unseen: called with an operator and its arguments that no function mode saw being called: it
             comes from compiled code. Gives the context to run it in; None if the operator was seen.
+        about_to_write: called with the tensors that an operator is going to write into.
     """
 
-    def __init__(self, unseen: Callable[[Any, Any], AbstractContextManager[None] | None]) -> None:
+    def __init__(
+        self,
+        unseen: Callable[[Any, Any], AbstractContextManager[None] | None],
+        about_to_write: Callable[[Iterator[torch.Tensor]], None] = lambda tensors: None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._unseen = unseen
+        self._about_to_write = about_to_write
         self._current = Effects()
         self._written: dict[Any, tuple[tuple[int, str], ...]] = {}
 
@@ -73,6 +80,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        written = [
+            args[position] if position < len(args) else kwargs.get(name)
+            for position, name in self._writable(func)
+        ]
+        for value in written:
+            self._about_to_write(tensors(value))
         context = self._unseen(func, (args, kwargs))
         if context is not None:
             with context:
@@ -80,12 +93,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if draws_random(func, args, kwargs):
             self._current.draws += 1
         result = func(*args, **kwargs)
-        for position, name in self._writable(func):
-            value = args[position] if position < len(args) else kwargs.get(name)
+        for value in written:
             self._note(value)
         if func._schema.name in _STATISTICS:
             self._note_statistics(func, args, kwargs)
         return result
+
+    def replaces(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor is about to get other memory (``tensor.data = …``): a write, too."""
+        self._about_to_write(tensors(tensor))
+        self._note(tensor)
 
     def _note(self, value: Any) -> None:
         self._current.writes.update(storage_key(tensor) for tensor in tensors(value))
@@ -103,13 +120,3 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if argument.alias_info is not None and argument.alias_info.is_write
             )
         return self._written[func]
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """What tensors that share memory have in common, as long as one of them lives."""
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # wrappers around other tensors have none
-        return id(tensor)

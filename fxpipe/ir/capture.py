@@ -8,7 +8,7 @@ Facts about single nodes live in ``node.meta`` (all of them set by the recorder,
     "spec"      ValueSpec         shapes and dtypes of the value
     "storages"  tuple[int, ...]   ids of the storages the value's tensors live in (aliases share one)
     "mutates"   tuple[int, ...]   ids of the storages the node writes into
-    "buffers"   tuple[str, ...]   names of the model's buffers the node changes
+    "buffers"   tuple[str, ...]   names of the model's buffers, and of its parameters, the node changes
     "draws"     int               random draws the node makes (0: it is deterministic)
     "rng"       tuple[str, int]   (scope, first draw in it) of a node that draws; the scope is
                                   'path#call' of the innermost module and keys the random numbers
@@ -145,6 +145,12 @@ class Capture:
     def has_rows(self) -> bool:
         """Whether some input is cut into micro-batches; else the sizes of inputs are fixed."""
         return any(leaf.batch_dim is not None for leaf in self.signature.inputs)
+
+    @property
+    def changed_state(self) -> tuple[str, ...]:
+        """Names of the buffers and parameters that a run writes into or replaces."""
+        changed = (name for node in self.graph.nodes for name in node.meta.get("buffers", ()))
+        return tuple(dict.fromkeys(changed))
 
     def spec(self, name: str) -> ValueSpec:
         """Shapes and dtypes of a node's value at the recorded batch size."""

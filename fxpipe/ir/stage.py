@@ -148,7 +148,7 @@ class StageProgram:
         tensors: local name → name of a parameter or buffer of the model.
         constants: local name → name in ``Capture.constants``, or the object itself.
         random: where random numbers are drawn inside modules the stage calls.
-        buffers: names of the model's buffers that the stage changes in its forward.
+        buffers: names of the model's buffers, and of its parameters, that forward changes.
         needs_keys: whether the source itself draws random numbers (``with self.keyed(scope, draw):``).
         needs_device: whether the source names ``self.device``, the device its stage runs on.
         lines: line number of `source` → "module path, user's source line", for error notes.

@@ -58,7 +58,7 @@ class KeyedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if keyed is None:
             with seeded_default(key, device):
                 return func(*args, **kwargs)
-        return keyed(*args, **kwargs, generator=generator(key, device))
+        return keyed(*args, **{**kwargs, "generator": generator(key, device)})
 
 
 @cache

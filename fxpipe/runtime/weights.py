@@ -70,7 +70,8 @@ class StageWeights:
         self.module = load(program, self._bindings(constants, device))
         self._attributes: MutableMapping[str, Any] = self.module.__dict__
         self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
-        self._replaced = [at for at, name in program.tensors.items() if name in program.buffers]
+        self._changing = [name for name in program.buffers if not _is_trained(model, name)]
+        self._replaced = [at for at, name in program.tensors.items() if name in self._changing]
         self.changed = ChangedBuffers(
             list(self._changed_places()), _buffers_of(called, self._deferred)
         )
@@ -105,7 +106,7 @@ class StageWeights:
 
     def _changed_places(self) -> Iterator[list[tuple[MutableMapping[str, Any], str]]]:
         deferred = {id(norm._buffers) for norm in self._deferred}
-        for name in self._program.buffers:
+        for name in self._changing:
             holder, key = owner_of(self._model, name)
             if id(holder) not in deferred:
                 here = [local for local, read in self._program.tensors.items() if read == name]
@@ -228,6 +229,12 @@ def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str
         if key in holder:
             return holder, key
     return (module.__dict__ if key in module.__dict__ else module._buffers), key
+
+
+def _is_trained(model: nn.Module, name: str) -> bool:
+    """Whether a tensor has gradients of its own: no copy can stand for it in a forward."""
+    holder, key = owner_of(model, name)
+    return isinstance(holder[key], nn.Parameter) and holder[key].requires_grad
 
 
 def _buffers_of(

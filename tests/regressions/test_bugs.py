@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import fxpipe
 from fxpipe.analysis.cuts import legal_cuts
 from tests.reference import run_eager_step
+from tests.unit.capture.small import Codebook
 
 
 def mean_square(output: Tensor, target: Any = None) -> Tensor:
@@ -586,3 +587,27 @@ def test_results_that_cannot_be_joined_are_told_for_each_micro_batch(count: int)
     model.zero_grad()
     sum(part.sum() for part in expected).backward()
     assert all(torch.allclose(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
+
+
+# A forward that writes into a parameter (a codebook that follows what it is shown) had written into the
+# model by the time it was captured, measured and verified.
+
+
+@pytest.mark.parametrize("costs", ["measure", "estimate"])
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_parameters_that_forward_writes_into_change_as_in_eager(recompute: str, costs: str) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 4), Codebook(), nn.Linear(4, 4), nn.Linear(4, 2))
+    eager = copy.deepcopy(model)
+    x = torch.randn(7, 4)
+    with fxpipe.compile(
+        model, ["cpu", "cpu"], chunks=3, recompute=recompute, costs=costs, example_args=(x,)
+    ) as pipe:
+        assert all(map(torch.equal, model.parameters(), eager.parameters()))
+        for _ in range(2):
+            reference = run_eager_step(eager, (x,), chunks=3, loss_fn=mean_square)
+            result = pipe.step(x, loss_fn=mean_square)
+            assert torch.equal(result.loss, reference.loss)
+            for one, two in zip(model.parameters(), eager.parameters(), strict=True):
+                assert torch.equal(one, two)
+                assert one.grad is two.grad is None or torch.equal(one.grad, two.grad)

@@ -285,6 +285,56 @@ class Containers(nn.Module):
         return {"result": Result(y, pair), "box": Box(y * 2), "name": "n", "rows": y.shape[0]}
 
 
+class Relations(nn.Module):
+    """A dict whose keys are tuples, handed over and given back, as of graphs of several kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Typed()
+
+    def forward(self, edges: dict[tuple[str, str], torch.Tensor]) -> dict[Any, torch.Tensor]:
+        return self.body({key: value * 2 for key, value in edges.items()})
+
+
+class Typed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, edges: dict[tuple[str, str], torch.Tensor]) -> dict[Any, torch.Tensor]:
+        return {(*key, 1): self.linear(value) for key, value in edges.items()}
+
+
+class Codebook(nn.Module):
+    """A parameter that is no subject of gradients: in training it follows what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nearest = torch.cdist(x.detach(), self.codes).argmin(1)
+        chosen = self.codes[nearest]
+        if self.training:
+            for code in range(3):
+                mine = (nearest == code)[:, None]
+                mean = (x.detach() * mine).sum(0) / mine.sum().clamp(min=1)
+                self.codes.data[code].lerp_(mean, 0.1)
+        return x + (chosen - x).detach()
+
+
+class Normalised(nn.Module):
+    """A trained weight that each forward replaces by its normalised self."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear.weight.data = F.normalize(self.linear.weight.data, dim=1)
+        return self.linear(x)
+
+
 class Cache:
     def __init__(self) -> None:
         self.seen: list[torch.Tensor] = []

@@ -38,6 +38,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "rows in a module": (lambda: small.Chain(small.Mlp(), small.RowByRow()), (X,), {}),
     "vmap in a module": (lambda: small.Chain(small.Mlp(), small.Mapped()), (X,), {}),
     "containers": (small.Containers, ({"x": X, "more": [X, None]},), {"bias": X}),
+    "keys that are tuples": (small.Relations, ({("a", "b"): X, ("b", "a"): X + 1},), {}),
     "a cache": (small.WithCache, (X,), {}),
     "a leaking hook": (small.Leaks, (X,), {}),
     "an LSTM": (small.Recurrent, (TOKENS,), {}),

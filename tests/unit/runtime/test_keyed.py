@@ -57,6 +57,7 @@ RANDOM = {
     "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x[..., None], 0.4, training=True),
     "rand": lambda x: x + torch.rand(3, 4),
     "randn": lambda x: x + torch.randn(4),
+    "randn_none": lambda x: x + torch.randn(4, generator=None),
     "randint": lambda x: x + torch.randint(0, 9, (4,)),
     "randint_low": lambda x: x + torch.randint(3, (4,)),
     "randperm": lambda x: x[torch.randperm(3)],
