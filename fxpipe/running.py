@@ -12,8 +12,9 @@ from fxpipe.drop_in import differentiable_call
 from fxpipe.executables import Executables
 from fxpipe.feed import Feed, WholeBatch
 from fxpipe.joined import JoinedOutputs
+from fxpipe.runtime.call import Call
 from fxpipe.runtime.loss import LossTask
-from fxpipe.runtime.runtime import Call, Outcome
+from fxpipe.runtime.runtime import Outcome
 from fxpipe.situation import Situation
 
 

@@ -187,6 +187,8 @@ def split(
 
 def _pieces(tensor: Tensor, dim: int | None, count: int) -> list[Tensor]:
     whole = tensor.detach()
+    if dim is None and not tensor.requires_grad:
+        return [whole.clone() for _ in range(count)]  # the model may write into it
     pieces = [whole] * count if dim is None else list(whole.tensor_split(count, dim))
     if tensor.requires_grad:
         for piece in pieces:

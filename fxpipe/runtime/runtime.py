@@ -28,6 +28,7 @@ from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
+from fxpipe.runtime.call import Call
 from fxpipe.runtime.gather import weighted_loss
 from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
@@ -102,6 +103,7 @@ class Runtime:
         self._runners: list[StageRunner] = []
         names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
         written = _written_inputs(capture)
+        self._written = tuple(at for at, name in enumerate(names) if name in written)
         for program in programs:
             lane = lanes[placement.rank_of(program.stage)]
             weights = StageWeights(
@@ -183,7 +185,7 @@ class Runtime:
             executable, batches, seed, step, keeps_graph=keeps_graph, loss=loss, keep=keep_output
         )
         try:
-            self._launch(executable, state)
+            self.launch(executable, state)
             return Outcome(
                 loss=weighted_loss(state.losses, loss.weights),
                 outputs=state.outputs if keep_output else (),
@@ -218,7 +220,7 @@ class Runtime:
             executable, batches, seed, step, keeps_graph=keeps_graph, loss=None, keep=True
         )
         try:
-            self._launch(executable, state)
+            self.launch(executable, state)
         except BaseException:
             state.drop()
             raise
@@ -251,9 +253,19 @@ class Runtime:
             keeps_graph=keeps_graph,
             loss=loss,
             keeps_output=keep,
+            originals=self._originals(batches),
         )
 
-    def _launch(self, executable: Executable, state: Step) -> None:
+    def _originals(self, batches: MicroBatches) -> dict[int, Tensor]:
+        """Copies of what the micro-batches share and write into: each begins with its first values."""
+        first, last = batches.inputs[0], batches.inputs[-1]
+        return {
+            at: first[at].detach().clone()
+            for at in self._written
+            if batches.count > 1 and first[at] is last[at]
+        }
+
+    def launch(self, executable: Executable, state: Step) -> None:
         """Run all ranks, with the stages bound to the user's modules as they are now.
 
         One thread at a time: others come before the stages are bound, or after everything has been
@@ -288,60 +300,6 @@ class Runtime:
             for lane in waits:
                 lane.finish(state.handed_out())
         executable.pace.brief = not waits and state.record.shortest() < _BRIEF
-
-
-class Call:
-    """The forwards of a batch, with what their backwards need; it is freed when this is dropped.
-
-    Attributes:
-        outputs: per micro-batch, the output leaves; ``requires_grad`` says which of their tensors
-            can be given a gradient.
-    """
-
-    def __init__(self, runtime: Runtime, state: Step) -> None:
-        self._runtime = runtime
-        self._state: Step | None = state if state.keeps_graph else None
-        self.outputs: Sequence[Sequence[Any]] = state.outputs
-        if not state.keeps_graph:
-            state.frames = []
-
-    def take_outputs(self) -> Sequence[Sequence[Any]]:
-        """The outputs, which are not held any longer: only their gradient edges are."""
-        outputs, self.outputs = self.outputs, ()
-        if self._state is not None:
-            self._state.outputs = []
-        return outputs
-
-    def backward(
-        self,
-        executable: Executable,
-        output_grads: Sequence[Sequence[Gradients]],
-        *,
-        inputs_only: bool = False,
-    ) -> Sequence[Sequence[Gradients]]:
-        """Run the backwards: per micro-batch, the gradients of the placeholders.
-
-        Args:
-            executable: backwards only.
-            output_grads: per micro-batch, a gradient or None for every output leaf.
-            inputs_only: compute no parameter's gradient.
-
-        Raises:
-            ExecutionError: if they ran before, or nothing was kept for them.
-        """
-        state, self._state = self._state, None
-        if state is None:
-            raise ExecutionError(
-                "there is nothing to run backward through: it has run already, or the call was made "
-                "without grad mode"
-            )
-        state.inputs_only = inputs_only
-        state.output_grads = list(output_grads)
-        try:
-            self._runtime._launch(executable, state)
-            return state.input_grads
-        finally:
-            state.drop()
 
 
 def _written_inputs(capture: Capture) -> frozenset[str]:

@@ -172,7 +172,8 @@ class StageRunner:
     def _read_host(self, frame: Frame, micro_batch: int, step: Step) -> None:
         inputs = step.inputs[micro_batch]
         for at, placeholder in self.ports.host:
-            frame.inputs[at] = self._of_caller(inputs[placeholder])
+            given = step.originals.get(placeholder, inputs[placeholder])
+            frame.inputs[at] = self._of_caller(given)
 
     def _of_caller(self, value: Any) -> Any:
         """What the caller gave, readable on this stage's device; its marks are kept."""

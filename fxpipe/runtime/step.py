@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,8 @@ class Step:
         layouts: per micro-batch, what all steps have in common.
         caller: the calling thread's state.
         inputs: per micro-batch, a tensor for every placeholder.
+        originals: of tensors that all micro-batches are given whole and write into, by placeholder:
+            as the caller has given them.
         keeps_graph: whether backwards will follow.
         key: of the step's random numbers.
         loss: what to differentiate; None in a call, whose caller brings the gradients of the outputs.
@@ -86,10 +88,12 @@ class Step:
         keeps_graph: bool,
         loss: LossTask | None = None,
         keeps_output: bool = True,
+        originals: Mapping[int, Tensor] | None = None,
     ) -> None:
         self.layouts = layouts
         self.caller = caller
         self.inputs = inputs
+        self.originals = originals or {}
         self.keeps_graph = keeps_graph
         self.key = key
         self.loss = loss

@@ -24,11 +24,12 @@ from fxpipe.portals.edges import link
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.backends.local import LocalBackend
+from fxpipe.runtime.call import Call
 from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.instructions import Executable
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.micro_batch import MicroBatches, scatter, scatter_target
-from fxpipe.runtime.runtime import Call, Outcome, Runtime
+from fxpipe.runtime.runtime import Outcome, Runtime
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import SCHEDULES
