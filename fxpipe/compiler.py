@@ -44,6 +44,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     cuts: Sequence[str] | PartitionPlan | None = None,
     split: Mapping[str, Split | Replicate] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
     stages_per_rank: int = 1,
     schedule: str | Schedule | Callable[[int, int, int], Schedule] = "1f1b",
     recompute: Literal["never", "except_last", "always"] = "never",
@@ -54,6 +55,8 @@ def compile(
     threads_per_rank: int | None = None,
     verify: bool = True,
     seed: int | None = None,
+    max_recordings: int = 32,
+    max_variants: int = 16,
 ) -> Pipeline:
     """A micro-batch pipeline that trains `model` as it is.
 
@@ -72,6 +75,10 @@ def compile(
             argument → ``fxpipe.Split(dim)`` (cut along that dimension) or ``fxpipe.Replicate()``
             (whole to each). A name stands for all tensors inside the argument; ``"batch_mask"`` is
             the entry ``"mask"`` of the argument ``batch``. ``"target"`` is also the target of a step.
+        dynamic: dimensions besides the batch's that vary from call to call, which one recording then
+            serves: name of an input → dimension → a name, as in ``{"ids": {1: "length"}, "mask": {1:
+            "length"}}``; dimensions of one name have one size (see `fxpipe.trace`). A size that varies
+            without a mark is recorded anew, once for each.
         stages_per_rank: stages on each rank; stage s runs on rank ``s % ranks``.
         schedule: a name, a callable (stages, ranks, micro-batches) → `Schedule`, or a `Schedule`,
             which then fits its own counts only.
@@ -89,6 +96,10 @@ def compile(
         verify: compare the capture with the model on one micro-batch before using it.
         seed: base of the random numbers. None: drawn from the caller's generator at each step, so
             that ``torch.manual_seed`` decides; an int is combined with ``pipe.steps_done``.
+        max_recordings: ways of calling the model (modes, structures, sizes) that are kept recorded;
+            the one not used for longest is dropped.
+        max_variants: recordings of one such way that decide otherwise on the data of a micro-batch;
+            more are an error.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -115,6 +126,7 @@ def compile(
         chunks=MICRO_BATCHES_PER_RANK * len(resolved) if chunks is None else chunks,
         cuts=cuts if cuts is None or isinstance(cuts, PartitionPlan | str) else tuple(cuts),
         split=split,
+        dynamic=dynamic,
         stages_per_rank=stages_per_rank,
         schedule=schedule,
         recompute=recompute,
@@ -125,6 +137,8 @@ def compile(
         threads_per_rank=threads_per_rank,
         verify=verify,
         seed=seed,
+        max_recordings=max_recordings,
+        max_variants=max_variants,
     )
     pipe = Pipeline(model, options)
     if example_args is not None or example_kwargs is not None:
@@ -193,6 +207,7 @@ def _trace(model: nn.Module, example: Example, options: Options) -> Capture:
         verify=options.verify,
         batch_dims=example.batch_dims,
         may_be_whole=example.may_be_whole,
+        dynamic=options.dynamic,
     )
 
 

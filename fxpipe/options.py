@@ -35,6 +35,7 @@ class Options:
     chunks: int
     cuts: CutsLike = None
     split: Mapping[str, SplitRule] | None = None
+    dynamic: Mapping[str, Mapping[int, str]] | None = None
     stages_per_rank: int = 1
     schedule: ScheduleLike = "1f1b"
     recompute: str = "never"
@@ -45,6 +46,8 @@ class Options:
     threads_per_rank: int | None = None
     verify: bool = True
     seed: int | None = None
+    max_recordings: int = 32
+    max_variants: int = 16
 
     def __post_init__(self) -> None:
         _check_count("chunks", self.chunks)
@@ -55,7 +58,14 @@ class Options:
             isinstance(self.seed, bool) or not isinstance(self.seed, int)
         ):
             raise TypeError(f"seed must be an int or None, got {self.seed!r}")
+        _check_count("max_recordings", self.max_recordings)
+        _check_count("max_variants", self.max_variants)
         _check_split(self.split)
+        if self.dynamic is not None and not isinstance(self.dynamic, Mapping):
+            raise TypeError(
+                "dynamic must map inputs to names of dimensions, as in {'ids': {1: 'length'}}, got "
+                f"{self.dynamic!r}"
+            )
         _check_choice("recompute", self.recompute, RECOMPUTE)
         _check_choice("batch_norm", self.batch_norm, BATCH_NORM)
         _check_choice("capture", self.capture, CAPTURE)

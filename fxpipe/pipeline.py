@@ -302,7 +302,8 @@ class Pipeline(ModelWrapper):
 
         Args:
             **choices: any of ``chunks``, ``schedule``, ``recompute``, ``batch_norm``, ``backend``,
-                ``threads_per_rank`` and ``seed``, as in `fxpipe.compile`.
+                ``threads_per_rank``, ``seed``, ``max_recordings`` and ``max_variants``, as in
+                `fxpipe.compile`.
 
         Raises:
             TypeError: for any other choice, which would need another cut.
@@ -315,6 +316,8 @@ class Pipeline(ModelWrapper):
             "backend",
             "threads_per_rank",
             "seed",
+            "max_recordings",
+            "max_variants",
         }
         if wrong := sorted(choices.keys() - allowed):
             raise TypeError(

@@ -11,11 +11,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from fxpipe.capture.axes import marked
 from fxpipe.capture.batch import batch_of, resized
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.splits import Splits
+from fxpipe.changing import advice
 from fxpipe.compiler import Example, Line, first_line, next_line
 from fxpipe.ir.capture import Capture
 from fxpipe.options import Options
@@ -24,8 +26,6 @@ from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.together import together
 from fxpipe.situation import Situation
 
-_MOST: Final = 32
-"""Recordings kept besides the first; the one not used for longest goes."""
 _MANY_VALUES: Final = 8
 _PLAIN: Final = (bool, int, float, complex, str, bytes, NoneType)
 
@@ -58,6 +58,7 @@ class Recordings:
         self._without_rows: Capture | None = None
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
+        self._warned_of_number = False
 
     def situation(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_cut: bool = False
@@ -96,9 +97,21 @@ class Recordings:
         stages do not call but write out.
         """
         return (
-            situation_of(self._model, args, kwargs, like=self._like, splits=self.splits),
+            self._situation_of(args, kwargs, self._like),
             tuple(map(id, self._model.modules())),
             self._attributes(),
+        )
+
+    def _situation_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], like: Capture | None
+    ) -> Hashable:
+        return situation_of(
+            self._model,
+            args,
+            kwargs,
+            like=like,
+            splits=self.splits,
+            dynamic=self._options.dynamic,
         )
 
     @property
@@ -133,10 +146,22 @@ class Recordings:
         )
 
     def _forget_one(self) -> None:
-        if len(self._situations) > _MOST + 1:
-            first = self.line.capture if self.line is not None else None
-            oldest = next(k for k, s in self._situations.items() if s.line.capture is not first)
-            del self._situations[oldest]
+        """Drop the recording that was not used for longest if there are too many, and say why."""
+        most = self._options.max_recordings
+        if len(self._situations) <= most:
+            return
+        first = self.line.capture if self.line is not None else None
+        oldest = next(k for k, s in self._situations.items() if s.line.capture is not first)
+        del self._situations[oldest]
+        if not self._warned_of_number:
+            self._warned_of_number = True
+            captures = [situation.line.capture for situation in self._situations.values()]
+            warnings.warn(
+                f"the model was called in more than {most} ways, and each is a recording of its own: "
+                "the one not used for longest is dropped, and made again when it is met. "
+                f"{advice(captures)}",
+                stacklevel=5,
+            )
 
     # ---- recording -------------------------------------------------------------------------------
 
@@ -147,9 +172,7 @@ class Recordings:
             self._written_out = _written_out(self.line)
             return self.line
         like = self.line.capture
-        known = (
-            situation_of(self._model, args, kwargs, like=like, splits=self.splits) == like.situation
-        )
+        known = self._situation_of(args, kwargs, like) == like.situation
         if known and not self._situations:
             return self.line
         line, may_be_whole = self._next_line(args, kwargs, chunks)
@@ -185,10 +208,11 @@ class Recordings:
     ) -> Example:
         """The arguments with as many rows as the first micro-batch, but two at least."""
         leaves, layout = flatten((args, dict(kwargs)))
+        marks = marked(self._model, leaves, layout, self._options.dynamic)
         if self.line is None:
-            batch = choose_batch(self._model, leaves, layout)
+            batch = choose_batch(self._model, leaves, layout, marks)
         else:
-            batch = batch_of(leaves, layout, self._like)
+            batch = batch_of(leaves, layout, self._like, marks)
         if self.splits:
             batch = self.splits.applied(batch, leaves, layout)
         if batch is None:

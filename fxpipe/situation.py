@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -26,8 +26,6 @@ from fxpipe.runtime.runtime import Runtime
 
 Record: TypeAlias = "Callable[[tuple[Any, ...], dict[str, Any]], Situation]"
 """Records the model anew for one micro-batch."""
-
-_MAX_SIBLINGS: Final = 16
 
 
 class Situation:
@@ -51,6 +49,7 @@ class Situation:
         self.line = line
         self.siblings = [self]
         self._record = record
+        self._most = options.max_variants
         self._guards = GuardCheck(line.capture, model)
         self._decides = any("ops.check_value(" in program.source for program in line.stages)
         self.runtime = Runtime(
@@ -81,14 +80,8 @@ class Situation:
         for known in self.siblings:
             if known._guards.failed(*call, ahead) is None:
                 return known
-        if len(self.siblings) == _MAX_SIBLINGS:
-            guard = self._guards.failed(*call, ahead)
-            where = guard.meta["source"] if guard is not None else "its forward"
-            raise CaptureError(
-                f"the model decides on its data in more than {_MAX_SIBLINGS} ways ({where}): each "
-                "way is a recording of its own. Take the decision out of the model's forward, or "
-                "put it in a module that no cut divides (cuts=...)"
-            )
+        if len(self.siblings) >= self._most:
+            raise self._too_many(call, ahead)
         with ahead.in_model(self._guards.model):
             new = self._record(*call)
         new._guards.failed(*call, ahead)
@@ -99,6 +92,17 @@ class Situation:
             )
         self.siblings.append(new)
         return new
+
+    def _too_many(self, call: Call, ahead: Ahead) -> CaptureError:
+        guard = self._guards.failed(*call, ahead)
+        where = guard.meta["source"] if guard is not None else "its forward"
+        most = self._most
+        return CaptureError(
+            f"the model decides on its data in more than {most} ways: each is a recording of its own\n"
+            f"  at: {where}\n  What to do: compute with tensors where Python decides there "
+            "(torch.where, a mask); put the decision in a module that no cut divides (cuts=...); or "
+            "raise max_variants"
+        )
 
 
 def variants_of(

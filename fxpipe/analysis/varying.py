@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from fxpipe.analysis.effects import is_random, storages, written_storages
@@ -33,13 +34,17 @@ def varying_outputs(capture: Capture) -> frozenset[int]:
     weight among the results does not.
     """
     batched = {
-        leaf.placeholder for leaf in capture.signature.placeholders if leaf.batch_dim is not None
+        leaf.placeholder: leaf.batch_dim
+        for leaf in capture.signature.placeholders
+        if leaf.batch_dim is not None
     }
     varying: set[torch.fx.Node] = set()
     memory: set[int] = set()
     *body, output = capture.graph.nodes
     for node in body:
         reads = node.all_input_nodes
+        if _is_size_of_other_dimension(node, batched):
+            continue
         if _takes_no_values(node):
             reads = [read for read in reads if read is not node.args[0]]
         if (
@@ -55,6 +60,14 @@ def varying_outputs(capture: Capture) -> frozenset[int]:
         for at, leaf in enumerate(output.args[0])
         if leaf in varying or (hasattr(leaf, "meta") and not memory.isdisjoint(storages(leaf)))
     )
+
+
+def _is_size_of_other_dimension(node: torch.fx.Node, batched: Mapping[str | None, int]) -> bool:
+    """Whether a node takes a size of an input that is the same in every micro-batch: a length."""
+    if node.op != "call_method" or node.target != "size" or len(node.args) != 2:
+        return False
+    owner, dim = node.args
+    return bool(batched.get(getattr(owner, "name", None), dim) != dim)
 
 
 def _takes_no_values(node: torch.fx.Node) -> bool:

@@ -117,10 +117,12 @@ class _Generalising:
         self._axes = call.axes
         self._base = tuple(axis.size for axis in self._axes)
         self._made: dict[str, _Made] = {}
-        self._open: dict[str, list[Point]] = {_BASE: [self._base]}
+        self._open: dict[str, list[Point]] = {}
         self._refused: dict[str, Exception] = {}
         if call.batch is not None:
+            # first, so that a model which takes no batches is told apart from one that fails anyhow
             self._open[_ROWS] = [self._with(0, call.batch.other)]
+        self._open[_BASE] = [self._base]
         for at, axis in enumerate(self._axes):
             if not axis.is_batch:
                 self._open[f"other {at}"] = [self._with(at, size) for size in axis.others()]

@@ -30,6 +30,17 @@ Inputs: TypeAlias = Annotated[
     ),
 ]
 
+Dynamic: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dynamic",
+        metavar="NAME:DIM=LABEL",
+        help="A dimension of an input that varies from call to call, as in 'ids:1=length'; repeat "
+        "it for more; those of one label vary together. '16*width': sizes are multiples of 16.",
+        show_default=False,
+    ),
+]
+
 High: TypeAlias = Annotated[
     int, typer.Option(help="Integer inputs are drawn below this: the size of a vocabulary.")
 ]

@@ -12,6 +12,7 @@ from fxpipe.cli.arguments import (
     Costs,
     Cuts,
     Devices,
+    Dynamic,
     Evaluation,
     High,
     Inputs,
@@ -39,6 +40,7 @@ dot -Tpdf unet.dot -o unet.pdf
 def graph(
     model: Model,
     inputs: Inputs = None,
+    dynamic: Dynamic = None,
     devices: Devices = "2",
     stages: Stages = None,
     chunks: Chunks = None,
@@ -64,6 +66,7 @@ def graph(
         load=load,
         costs=costs,
         mode=mode,
+        dynamic=dynamic,
     )
     names = labels(made.capture)
     title = f"{type(example.model).__name__}, {made.plan.num_stages} stages"

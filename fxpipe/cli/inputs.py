@@ -15,6 +15,8 @@ _FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat
 _INTEGERS = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8"}
 _PATTERN = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<type>[a-z]+\d*)\[(?P<shape>[\d,\s]*)\]")
 
+_MARK = re.compile(r"(?P<name>[A-Za-z_]\w*):(?P<dim>-?\d+)=(?P<label>[\w* ]+)")
+
 
 def make_inputs(texts: Sequence[str], high: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword inputs: normal floats, integers from 0 to below `high`, coin flips.
@@ -37,6 +39,21 @@ def make_inputs(texts: Sequence[str], high: int) -> tuple[tuple[Any, ...], dict[
         else:
             args.append(tensor)
     return tuple(args), kwargs
+
+
+def read_dynamic(texts: Sequence[str] | None) -> dict[str, dict[int, str]] | None:
+    """``["ids:1=length"]`` → ``{"ids": {1: "length"}}``; None for none.
+
+    Raises:
+        typer.BadParameter: if a text marks no dimension.
+    """
+    marks: dict[str, dict[int, str]] = {}
+    for text in texts or ():
+        match = _MARK.fullmatch(text.strip())
+        if match is None:
+            raise typer.BadParameter(f"{text!r} marks no dimension: expected ids:1=length")
+        marks.setdefault(match["name"], {})[int(match["dim"])] = match["label"]
+    return marks or None
 
 
 def _draw(type_name: str, shape: Sequence[int], high: int) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 import fxpipe
 from fxpipe.cli.arguments import CostsName, ModeName
 from fxpipe.cli.example import Example
+from fxpipe.cli.inputs import read_dynamic
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import CostProfile, StageCost
@@ -51,6 +52,7 @@ def make_line(
     load: Path | None = None,
     costs: CostsName = "measure",
     mode: ModeName = "auto",
+    dynamic: Sequence[str] | None = None,
 ) -> Line:
     """Trace a micro-batch, cost it, cut it, link it.
 
@@ -58,7 +60,7 @@ def make_line(
         FxPipeError: if a step refuses.
     """
     args, kwargs = example.micro_batch(chunks)
-    capture = record(example, chunks, mode)
+    capture = record(example, chunks, mode, dynamic=dynamic)
     if costs == "measure":
         priced = fxpipe.profile(capture, example.model, args, kwargs)
     else:
@@ -67,14 +69,21 @@ def make_line(
     return Line(capture, priced, plan, fxpipe.link(capture, plan))
 
 
-def record(example: Example, chunks: int, mode: ModeName, verify: bool = True) -> Capture:
+def record(
+    example: Example,
+    chunks: int,
+    mode: ModeName,
+    verify: bool = True,
+    dynamic: Sequence[str] | None = None,
+) -> Capture:
     """The capture of the first of `chunks` micro-batches.
 
     Raises:
         CaptureError: if the model cannot be recorded.
     """
     args, kwargs = example.micro_batch(chunks)
-    return fxpipe.trace(example.model, args, kwargs, mode=mode, verify=verify)
+    marks = read_dynamic(dynamic)
+    return fxpipe.trace(example.model, args, kwargs, mode=mode, verify=verify, dynamic=marks)
 
 
 def _plan(

@@ -12,6 +12,7 @@ from fxpipe.cli.arguments import (
     Costs,
     Cuts,
     Devices,
+    Dynamic,
     Evaluation,
     High,
     Inputs,
@@ -42,6 +43,7 @@ fxpipe plan my:model --load plan.json --schedule gpipe
 def plan(
     model: Model,
     inputs: Inputs = None,
+    dynamic: Dynamic = None,
     devices: Devices = "2",
     stages: Stages = None,
     chunks: Chunks = None,
@@ -73,6 +75,7 @@ def plan(
         load=load,
         costs=costs,
         mode=mode,
+        dynamic=dynamic,
     )
     timeline = predict(
         made.graph, made.stage_costs(), read_schedule(schedule), Cluster.local(names), count

@@ -12,6 +12,7 @@ from fxpipe.cli.arguments import (
     Chunks,
     Cuts,
     Devices,
+    Dynamic,
     High,
     Inputs,
     Load,
@@ -22,6 +23,7 @@ from fxpipe.cli.arguments import (
     Stages,
 )
 from fxpipe.cli.example import load_example
+from fxpipe.cli.inputs import read_dynamic
 from fxpipe.cli.line import predict, split_names
 from fxpipe.cli.ranks import chunk_count, device_names, stage_count
 from fxpipe.cli.schedules import read_schedule
@@ -48,6 +50,7 @@ fxpipe run my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8 --out unet
 def run(
     model: Model,
     inputs: Inputs = None,
+    dynamic: Dynamic = None,
     steps: Annotated[int, typer.Option("--steps", "-n", min=1, help="Number of steps.")] = 5,
     devices: Devices = "2",
     stages: Stages = None,
@@ -85,6 +88,7 @@ def run(
         stages_per_rank=num_stages // len(names),
         schedule=order,
         capture=mode,
+        dynamic=read_dynamic(dynamic),
     ) as pipe:
         timelines = []
         for step in range(steps):

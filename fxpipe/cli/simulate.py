@@ -12,6 +12,7 @@ from fxpipe.cli.arguments import (
     Costs,
     Cuts,
     Devices,
+    Dynamic,
     Evaluation,
     High,
     Inputs,
@@ -54,6 +55,7 @@ def simulate(
         ),
     ] = None,
     inputs: Inputs = None,
+    dynamic: Dynamic = None,
     devices: Devices = "2",
     stages: Stages = None,
     chunks: Chunks = None,
@@ -108,6 +110,7 @@ def simulate(
             load=load,
             costs=costs,
             mode=mode,
+            dynamic=dynamic,
         )
         cluster = Cluster(len(names), latency, bandwidth, speeds=Cluster.local(names).speeds)
         timeline = predict(

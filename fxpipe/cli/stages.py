@@ -13,6 +13,7 @@ from fxpipe.cli.arguments import (
     Costs,
     Cuts,
     Devices,
+    Dynamic,
     Evaluation,
     High,
     Inputs,
@@ -35,6 +36,7 @@ fxpipe stages my.models:unet -i 'f32[16,3,64,64]' --devices 2 --out unet_stages
 def stages(
     model: Model,
     inputs: Inputs = None,
+    dynamic: Dynamic = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the files.")] = Path("stages"),
     devices: Devices = "2",
     stages: Stages = None,
@@ -60,6 +62,7 @@ def stages(
         load=load,
         costs=costs,
         mode=mode,
+        dynamic=dynamic,
     )
     programs = fxpipe.generate(made.capture, made.plan, made.graph, example.model)
     for path in write_stages(programs, out):

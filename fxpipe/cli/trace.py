@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from tabulate import tabulate
 
-from fxpipe.cli.arguments import Evaluation, High, Inputs, Mode, Model, Seed
+from fxpipe.cli.arguments import Dynamic, Evaluation, High, Inputs, Mode, Model, Seed
 from fxpipe.cli.example import load_example
 from fxpipe.cli.line import record
 from fxpipe.ir.capture import Capture
@@ -22,6 +22,7 @@ fxpipe trace my.models:gpt -i 'i64[4,128]' --high 50257 --nodes
 def trace(
     model: Model,
     inputs: Inputs = None,
+    dynamic: Dynamic = None,
     high: High = 2,
     seed: Seed = 0,
     evaluation: Evaluation = False,
@@ -33,7 +34,7 @@ def trace(
 ) -> None:
     """Record a model and show what a pipeline would be made of."""
     example = load_example(model, inputs, high, seed, evaluation)
-    capture = record(example, 1, mode, verify)
+    capture = record(example, 1, mode, verify, dynamic)
     typer.echo(str(capture))
     typer.echo(_inputs(capture))
     for leaf in capture.leaves:
@@ -45,12 +46,14 @@ def trace(
 def _inputs(capture: Capture) -> str:
     lines = []
     for leaf in capture.signature.inputs:
+        free = "".join(f", dimension {dim} is free ({label})" for dim, label in leaf.dynamic)
         if leaf.placeholder is None:
             lines.append(f"input {leaf.name}: the constant {leaf.value!r}")
         elif leaf.batch_dim is None:
-            lines.append(f"input {leaf.name}: {leaf.spec}, given whole to every micro-batch")
+            lines.append(f"input {leaf.name}: {leaf.spec}, given whole to every micro-batch{free}")
         else:
-            lines.append(f"input {leaf.name}: {leaf.spec}, cut along dimension {leaf.batch_dim}")
+            cut = f"cut along dimension {leaf.batch_dim}"
+            lines.append(f"input {leaf.name}: {leaf.spec}, {cut}{free}")
     return "\n".join(lines)
 
 

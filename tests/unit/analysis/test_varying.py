@@ -49,3 +49,12 @@ def test_what_follows_from_the_rows_or_from_chance() -> None:
         "size",
         "random",
     ]
+
+
+def test_a_free_length_is_one_for_all_micro_batches() -> None:
+    class Lengths(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, int, int]:
+            return x * 2, x.shape[1] - 1, x.shape[0]
+
+    capture = trace(Lengths(), (torch.zeros(2, 6),), dynamic={"x": {1: "length"}})
+    assert varying_outputs(capture) == {0, 2}

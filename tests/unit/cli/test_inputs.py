@@ -4,7 +4,7 @@ import pytest
 import torch
 import typer
 
-from fxpipe.cli.inputs import make_inputs
+from fxpipe.cli.inputs import make_inputs, read_dynamic
 
 
 def test_shapes_and_types() -> None:
@@ -40,3 +40,17 @@ def test_what_is_no_input_is_refused(text: str) -> None:
 def test_an_unknown_type_lists_the_known_ones() -> None:
     with pytest.raises(typer.BadParameter, match=r"no type 'f31'; known are f64, f32.* bool"):
         make_inputs(["f31[3]"], 2)
+
+
+def test_dynamic_dimensions() -> None:
+    assert read_dynamic(["ids:1=length", "x:-1=16*width", "ids:2=a"]) == {
+        "ids": {1: "length", 2: "a"},
+        "x": {-1: "16*width"},
+    }
+    assert read_dynamic(None) is None
+
+
+@pytest.mark.parametrize("text", ["ids", "ids:1", "ids=length", "ids:x=length", "1:1=length"])
+def test_what_marks_no_dimension(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="marks no dimension"):
+        read_dynamic([text])

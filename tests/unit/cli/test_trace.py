@@ -19,3 +19,9 @@ def test_nodes(fxpipe: CLI) -> None:
     lines = fxpipe(*words, "--eval", "--mode", "fake").output.splitlines()
     assert "(eval, fake run" in lines[0]
     assert sum("f32[4,3," in line for line in lines) == 3
+
+
+def test_dynamic_dimensions_are_free(fxpipe: CLI) -> None:
+    words = ("trace", "tests.unit.cli.models:Words", "-i", "i64[4,3]", "--high", "10")
+    output = fxpipe(*words, "--dynamic", "ids:1=length").output
+    assert "cut along dimension 0, dimension 1 is free (length)" in output
