@@ -78,7 +78,12 @@ def test_tensors_from_nowhere(values: Values, script: Script) -> None:
 
 def test_keys_that_cannot_stand_in_a_graph(values: Values) -> None:
     with pytest.raises(KeepWholeError, match="keys"):
-        values.argument({(1, 2): X})
+        values.argument({frozenset((1, 2)): X})
+
+
+def test_tuples_are_keys(values: Values) -> None:
+    (key,) = values.argument({("a", (1, None)): X})
+    assert key == ("a", (1, None))
 
 
 def test_results_are_unpacked_at_once(values: Values, script: Script) -> None:
