@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
+_LOG: Final = logging.getLogger("torch._subclasses.fake_tensor")
+
 
 class FakeModel:
-    """Parameters and buffers of a model, replaced by fake ones while the context is entered."""
+    """Parameters and buffers of a model, replaced by fake ones while the context is entered.
+
+    What cannot run on fake tensors raises an error, which is dealt with; torch's own log of it, with a
+    stack trace for each, stays silent.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -20,6 +27,7 @@ class FakeModel:
         self._real: list[dict[str, torch.Tensor | None]] = []
         self._fakes: dict[int, torch.Tensor] = {}
         self.real_of: dict[int, torch.Tensor] = {}
+        self._silence = _Silence()
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake tensor of the same shape; always the same one for the same tensor."""
@@ -33,6 +41,7 @@ class FakeModel:
 
     def __enter__(self) -> FakeModel:
         self._real = [dict(registry) for registry in self._registries]
+        _LOG.addFilter(self._silence)
         try:
             for registry in self._registries:
                 for name, tensor in registry.items():
@@ -46,6 +55,7 @@ class FakeModel:
     def __exit__(self, *error: object) -> None:
         for registry, real in zip(self._registries, self._real, strict=True):
             registry.update(real)
+        _LOG.removeFilter(self._silence)
 
     @contextmanager
     def real(self, module: nn.Module) -> Iterator[None]:
@@ -62,6 +72,11 @@ class FakeModel:
             finally:
                 for registry, content in zip(registries, now, strict=True):
                     registry.update(content)
+
+
+class _Silence(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return False
 
 
 def _registries(model: nn.Module) -> list[dict[str, Any]]:

@@ -6,8 +6,10 @@ later nodes read.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -81,6 +83,53 @@ def call_hook(target: Any, method: str, *args: Any, **kwargs: Any) -> Any:
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, for functions that have no importable name."""
     return function(*args, **kwargs)
+
+
+class Watched:
+    """A module whose calls are watched: what modules inside return is kept until it is taken.
+
+    Args:
+        module: the module.
+        *paths: of modules inside, relative to it.
+    """
+
+    def __init__(self, module: torch.nn.Module, *paths: str) -> None:
+        self._module = module
+        self._paths = paths
+        self._results: dict[str, list[Any]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's result."""
+        with self._watching():
+            return self._module(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module's own forward returns."""
+        with self._watching():
+            return self._module.forward(*args, **kwargs)
+
+    def __getitem__(self, path: str) -> list[Any]:
+        """What the module of that path has returned, call by call."""
+        return self._results[path]
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        # Another thread may run the same module for another stage at the same time.
+        thread = threading.get_ident()
+        handles = []
+        for path in self._paths:
+            results = self._results[path] = []
+
+            def keep(module: Any, args: Any, result: Any, results: list[Any] = results) -> None:
+                if threading.get_ident() == thread:
+                    results.append(result)
+
+            handles.append(self._module.get_submodule(path).register_forward_hook(keep))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 def check_value(value: Any, expected: bool | int | float | list[Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.fx
 
 from fxpipe.capture.containers import Shape, holds_tensors, take_apart
 from fxpipe.capture.handed import Snapshot, Where
-from fxpipe.ir.capture import Span
+from fxpipe.ir.capture import Inside, Span
 
 Lookup = Callable[[Any], "torch.fx.Node | None"]
 
@@ -133,36 +134,103 @@ def _outputs(
 def close_spans(spans: Iterable[Span | None], graph: torch.fx.Graph) -> tuple[Span, ...]:
     """The spans, each with the reason if it cannot be called as a module again.
 
-    A call must read nothing but its arguments and hand nothing on but its result.
+    A call must read nothing but its arguments. What it hands on is its result, what it puts into its
+    arguments, and what hooks take of modules inside.
     """
-    nodes = {node.name: node for node in graph.nodes}
-    closed = []
+    found: list[Span] = []
     for span in spans:
         assert span is not None
-        if span.fixed is None and span.nodes:
-            fixed = _unseen_input(span, nodes) or _unseen_output(span, nodes)
-            span = replace(span, fixed=fixed)
-        closed.append(span)
-    return tuple(closed)
+        found.append(span)
+    return tuple(_Closing(found, graph).close())
 
 
-def _unseen_input(span: Span, nodes: dict[str, torch.fx.Node]) -> str | None:
-    given: set[str] = set()
-    torch.fx.node.map_arg((span.args, dict(span.kwargs)), lambda node: given.add(node.name))
-    inside = set(span.nodes)
-    for name in span.nodes:
-        for read in nodes[name].all_input_nodes:
-            if read.op != "get_attr" and read.name not in inside and read.name not in given:
-                return f"it reads {read.name}, which is not among its arguments"
-    return None
+class _Closing:
+    """Looks at the spans of a finished recording."""
+
+    def __init__(self, spans: list[Span], graph: torch.fx.Graph) -> None:
+        self._spans = spans
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._made_in: dict[str, list[int]] = {}
+        for index, span in enumerate(spans):
+            for name in span.outputs:
+                self._made_in.setdefault(name, []).append(index)
+
+    def close(self) -> Iterator[Span]:
+        """The spans, closed."""
+        for index, span in enumerate(self._spans):
+            yield self._closed(index, span) if span.fixed is None and span.nodes else span
+
+    def _closed(self, index: int, span: Span) -> Span:
+        fixed = self._unseen_input(span)
+        inside: dict[str, Inside] = {}
+        for name, user in self._leaks(span):
+            place = self._inside(index, span, self._nodes[name])
+            if place is None:
+                fixed = fixed or f"{user} reads {name}, which is not part of its result"
+                break
+            inside[name] = place
+        return replace(span, fixed=fixed, inside=inside)
+
+    def _unseen_input(self, span: Span) -> str | None:
+        given: set[str] = set()
+        torch.fx.node.map_arg((span.args, dict(span.kwargs)), lambda node: given.add(node.name))
+        inside = set(span.nodes)
+        for name in span.nodes:
+            for read in self._nodes[name].all_input_nodes:
+                if read.op != "get_attr" and read.name not in inside and read.name not in given:
+                    return f"it reads {read.name}, which is not among its arguments"
+        return None
+
+    def _leaks(self, span: Span) -> Iterator[tuple[str, str]]:
+        """What is read outside and the call does not hand out, with a reader."""
+        inside = set(span.nodes)
+        for name in span.nodes:
+            if name in span.outputs or name in span.changed:
+                continue
+            users = (user.name for user in self._nodes[name].users if user.name not in inside)
+            reader = next(users, None)
+            if reader is not None:
+                yield name, reader
+
+    def _inside(self, index: int, span: Span, node: torch.fx.Node) -> Inside | None:
+        """The module inside that returned a value; None if none did."""
+        layer, steps = _result_of_layer(node)
+        if layer is not None and layer.name in span.nodes and layer.meta["via"] == "call":
+            before = [n for n in span.nodes if self._is_call_of(n, layer)]
+            return _within(span, str(layer.target), before.index(layer.name), steps)
+        for at in self._made_in.get(node.name, ()):
+            inner = self._spans[at]
+            if at > index and node.name in inner.nodes and inner.via == "call":
+                calls = [n for n in self._descendants(index) if self._spans[n].path == inner.path]
+                return _within(span, inner.path, calls.index(at), inner.outputs[node.name])
+        return None
+
+    def _is_call_of(self, name: str, layer: torch.fx.Node) -> bool:
+        node = self._nodes[name]
+        return bool(node.op == "call_module" and node.target == layer.target)
+
+    def _descendants(self, index: int) -> Iterator[int]:
+        inside = {index}
+        for at, span in enumerate(self._spans):
+            if span.parent in inside:
+                inside.add(at)
+                yield at
 
 
-def _unseen_output(span: Span, nodes: dict[str, torch.fx.Node]) -> str | None:
-    inside = set(span.nodes)
-    for name in span.nodes:
-        if name in span.outputs or name in span.changed:
-            continue
-        for user in nodes[name].users:
-            if user.name not in inside:
-                return f"{user.name} reads {name}, which is not part of its result"
-    return None
+def _within(span: Span, path: str, call: int, steps: tuple[str | int, ...]) -> Inside | None:
+    prefix = f"{span.path}." if span.path else ""
+    if not path.startswith(prefix) or path == span.path:
+        return None
+    return Inside(path.removeprefix(prefix), call, steps)
+
+
+def _result_of_layer(node: torch.fx.Node) -> tuple[torch.fx.Node | None, tuple[str | int, ...]]:
+    """The call of a layer that a value is part of the result of, and the steps to it."""
+    steps: list[str | int] = []
+    while node.target in (getattr, operator.getitem) and node.op == "call_function":
+        holder, step = node.args[:2]
+        if not isinstance(holder, torch.fx.Node) or not isinstance(step, str | int):
+            return None, ()
+        steps.insert(0, f".{step}" if node.target is getattr else step)
+        node = holder
+    return (node, tuple(steps)) if node.op == "call_module" else (None, ())

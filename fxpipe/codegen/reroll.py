@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TypeAlias
 
 import torch.fx
 
@@ -18,11 +19,14 @@ from fxpipe.codegen.objects import Objects
 from fxpipe.codegen.statements import Statement
 from fxpipe.portals.calls import ModuleCall
 
+Place: TypeAlias = tuple[str, tuple[str | int, ...]]
+"""A local variable, and the steps from it to a value."""
+
 
 def statements(
     call: ModuleCall, section: str, write: Arguments, objects: Objects, names: Names
 ) -> Iterator[Statement]:
-    """The call, and the lines that take out of its result and its arguments what others read.
+    """The call, and the lines that take what others read out of its result and its arguments.
 
     Args:
         call: the module call.
@@ -33,18 +37,34 @@ def statements(
     """
     span = call.span
     origin = f"{span.path or 'the model'}, call {span.call}"
+    line = partial(Statement, section=section, origin=origin)
     yield from objects.made_for(span, section, origin)
     used = objects.used_by(span)
-    method = ".forward" if span.via == "forward" else ""
-    text = f"{write.bindings.module(span.path)}{method}({write.call(span.args, span.kwargs)})"
-    line = partial(Statement, section=section, origin=origin)
+    callee = write.bindings.module(span.path)
     returned = {n: span.outputs[n.name] for n in call.writes if n.name in span.outputs}
+    places = dict(_places(call, objects))
+    if call.leaks:
+        write.imports.add("from fxpipe import ops")
+        watched = names.take(f"{span.path}_watched")
+        paths = dict.fromkeys(span.inside[node.name].path for node in call.leaks)
+        yield line(f"ops.Watched({', '.join([callee, *map(quoted, paths)])})", holder=watched)
+        callee, used = watched, (*used, watched)
+        for node in call.leaks:
+            place = span.inside[node.name]
+            places[node] = watched, (place.path, place.call, *place.steps)
+    method = ".forward" if span.via == "forward" else ""
+    text = f"{callee}{method}({write.call(span.args, span.kwargs)})"
     yield from _results(call, returned, text, partial(line, uses=used), write, names)
+    for node, (holder, steps) in places.items():
+        yield line(holder + _access(steps), (node,), uses=(holder,))
+
+
+def _places(call: ModuleCall, objects: Objects) -> Iterator[tuple[torch.fx.Node, Place]]:
+    """In which argument a value is found that the call has put there."""
     for node in call.writes:
-        if node not in returned:
-            where, *steps = span.changed[node.name]
-            holder = objects.holder(span, where)
-            yield line(holder + _access(tuple(steps)), (node,), uses=(holder,))
+        if node.name in call.span.changed and node.name not in call.span.outputs:
+            where, *steps = call.span.changed[node.name]
+            yield node, (objects.holder(call.span, where), tuple(steps))
 
 
 def _results(

@@ -42,6 +42,8 @@ class StageSource:
         self.popped: list[str] = []
         self.stashed: list[str] = []
         self.statements = tuple(self._statements())
+        for node in part.outputs:  # a class among the results asks for its import
+            self.value(node)
 
     def value(self, node: torch.fx.Node) -> str:
         """The expression for a node's value: a local variable, or what ``get_attr`` is bound to."""

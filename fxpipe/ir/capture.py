@@ -49,6 +49,20 @@ class Rebuilt(NamedTuple):
     after: int
 
 
+class Inside(NamedTuple):
+    """Where a value is found that a call does not hand out: in what a module inside has returned.
+
+    Attributes:
+        path: of the module inside, relative to the one called.
+        call: how often it was called before in this call.
+        steps: how to get from its result to the value.
+    """
+
+    path: str
+    call: int
+    steps: tuple[str | int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One call of a module that the recorder looked through: which nodes it made, what went in and out.
@@ -57,7 +71,8 @@ class Span:
     `torch.fx.Node` leaves, or `Rebuilt`. `outputs` says where in the returned value each node is found:
     ``{"relu_3": ()}`` if the value itself, ``{"h": (0,), "attn": ("weights",)}`` by index or key, and
     ``(".hidden",)`` by attribute. `changed` says the same of nodes that the call put into an argument,
-    first the argument's position or keyword: ``{"keys": ("cache", ".layers", 0)}``.
+    first the argument's position or keyword: ``{"keys": ("cache", ".layers", 0)}``. `inside` says it of
+    nodes that get out past both, by hooks on modules inside.
     """
 
     path: str
@@ -69,6 +84,7 @@ class Span:
     parent: int | None
     via: str = "call"
     changed: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    inside: Mapping[str, Inside] = field(default_factory=dict)
     fixed: str | None = None
     """Why the call cannot be re-rolled into a call of the user's module; None if it can."""
 

@@ -22,8 +22,8 @@ class ModuleCall:
         span: the call.
         nodes: what it made.
         inner: the spans inside, calls that the module makes in its turn.
-        writes: those of `nodes` that other steps read; they are found in the module's result, or in an
-            argument that the module changes.
+        writes: those of `nodes` that other steps read; they are found in the module's result, in an
+            argument that it changes, or in the result of a module inside.
     """
 
     span: Span
@@ -35,6 +35,12 @@ class ModuleCall:
     def reads(self) -> tuple[torch.fx.Node, ...]:
         """The values among the arguments."""
         return nodes_in((self.span.args, dict(self.span.kwargs)))
+
+    @property
+    def leaks(self) -> tuple[torch.fx.Node, ...]:
+        """Those of `writes` that only modules inside hand out."""
+        handed = {**self.span.outputs, **self.span.changed}
+        return tuple(node for node in self.writes if node.name not in handed)
 
 
 def nodes_in(argument: Any) -> tuple[torch.fx.Node, ...]:
@@ -187,7 +193,7 @@ class _Chooser:
 
 def is_found(node: torch.fx.Node, span: Span) -> bool:
     """Whether a value made in a module call can be had after it."""
-    return node.name in span.outputs or node.name in span.changed
+    return any(node.name in found for found in (span.outputs, span.changed, span.inside))
 
 
 def drawing_paths(call: ModuleCall) -> Mapping[str, bool]:

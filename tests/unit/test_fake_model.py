@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -43,3 +45,11 @@ def test_no_memory_is_needed() -> None:
     model = nn.Linear(4, 4)
     with FakeModel(model) as fakes, fakes.mode:
         assert torch.empty(10**9, 10**6).shape == (10**9, 10**6)
+
+
+def test_torch_does_not_log_what_cannot_run_on_fakes(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    with FakeModel(nn.Linear(2, 2)), FakeModel(nn.Linear(2, 2)):
+        log.error("inside")
+    log.error("after")
+    assert caplog.messages == ["after"]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fxpipe
 from fxpipe.capture.containers import take_apart
 from fxpipe.ir.capture import Capture
+from fxpipe.portals.calls import Fate, span_fates
 from fxpipe.runtime.weights import tied_parameters
 from tests.equivalence.compare import buffers_of, grads_of
 from tests.reference import run_eager_step
@@ -60,8 +61,7 @@ def check(entry: Entry, mode: str, stages: int) -> None:
             batch = entry.batch(rows if entry.batched else EXAMPLE_ROWS, seed)
             _check_step(entry, pipe, eager, batch, f"{entry.name}, {rows} rows")
         check_hooks(entry, pipe, hooks.counts(), eager_hooks.counts())
-        if stages == 2:
-            check_lines(entry, pipe)
+        check_lines(entry, pipe)
 
 
 def _check_step(
@@ -82,11 +82,12 @@ def _check_step(
     reference = run_eager_step(
         eager, args, kwargs, chunks=chunks, loss_fn=loss, deferred_norms=False
     )
-    result = pipe.step(*args, loss_fn=loss, **kwargs)
+    result = pipe.step(*args, loss_fn=loss, keep_output=entry.joins, **kwargs)
     same = Same(entry, what)
     assert reference.loss is not None
     same.tensor(result.loss, reference.loss, "loss")
-    same.joined(result.output, reference.outputs, "output")
+    if entry.joins:
+        same.joined(result.output, reference.outputs, "output")
     _same_gradients(same, pipe, grads_of(eager))
     for name, buffer in buffers_of(pipe.module).items():
         same.tensor(buffer, reference.buffers[name], f"buffer {name}")
@@ -190,28 +191,23 @@ def captured(pipe: fxpipe.Pipeline) -> Capture:
     return line.capture
 
 
-def divided(capture: Capture, plan: fxpipe.PartitionPlan) -> set[str]:
-    """Paths of the modules that a cut divides: no stage can call them."""
-    found = set()
-    for span in capture.spans:
-        if len({plan.stages[name] for name in span.nodes if name in plan.stages}) != 1:
-            found.add(span.path)
-    return found
-
-
 def check_hooks(
     entry: Entry, pipe: fxpipe.Pipeline, found: Counter[str], expected: Counter[str]
 ) -> None:
-    """Hooks on modules that lie in one stage run as often as in eager execution."""
-    apart = divided(captured(pipe), pipe.plan)
+    """Hooks on modules that no cut divides run as often as in eager execution."""
+    spans = captured(pipe).spans
+    fates = zip(spans, span_fates(captured(pipe), pipe.plan), strict=True)
+    divided = {span.path for span, fate in fates if fate.fate in (Fate.DIVIDED, Fate.EMPTY)}
     wrong = {
         path: (found[path], count)
         for path, count in expected.items()
-        if found[path] != count
-        and path not in apart
-        and not any(fnmatch(path, pattern) for pattern in entry.written_out)
+        if found[path] != count and path not in divided and not _is_written_out(entry, path)
     }
     assert not wrong, f"{entry.name}: hooks that ran (found, expected) times: {wrong}"
+
+
+def _is_written_out(entry: Entry, path: str) -> bool:
+    return any(fnmatch(path, pattern) for pattern in entry.written_out)
 
 
 def lines_of(pipe: fxpipe.Pipeline) -> list[int]:
@@ -225,5 +221,12 @@ def lines_of(pipe: fxpipe.Pipeline) -> list[int]:
 
 def check_lines(entry: Entry, pipe: fxpipe.Pipeline) -> None:
     """The stages call the model's own modules instead of repeating what they do."""
-    lines = lines_of(pipe)
-    assert sum(lines) <= entry.most_lines, f"{entry.name}: stages of {lines} lines"
+    capture = captured(pipe)
+    flat = {
+        span.path: fate.reason
+        for span, fate in zip(capture.spans, span_fates(capture, pipe.plan), strict=True)
+        if fate.fate is Fate.FLAT and not _is_written_out(entry, span.path)
+    }
+    assert not flat, f"{entry.name}: written out although no cut divides them: {flat}"
+    lines, most = lines_of(pipe), entry.most_lines
+    assert len(lines) > 2 or sum(lines) <= most, f"{entry.name}: stages of {lines} lines"

@@ -52,13 +52,15 @@ class Entry:
         tolerance: None: bit for bit as in eager.
         modes: training modes to try.
         sizes: rows of the batches to run; those of the example are another number.
-        most_lines: of all stage sources at two stages together; a source that is written out operation
-            by operation has several times more.
+        most_lines: of both sources at two stages. What stays is the code of modules that a cut divides:
+            making masks, mostly, and losses.
         with_dropout: the model with dropout, if it has any: one stage and two draw the same numbers.
         slow: checking takes more than two seconds: in `make test-fast` only two stages in training.
         most_stages: into how many stages the tiny configuration can be cut, if not into four.
         written_out: paths (patterns of `fnmatch`) of modules inside a stage that no stage calls, so
             that hooks on them do not run. A reason stands beside each in the entry.
+        joins: False: results of micro-batches of unequal sizes cannot be joined (a table of rows by
+            rows), and only losses, gradients and buffers are compared.
     """
 
     name: str
@@ -70,8 +72,9 @@ class Entry:
     tolerance: Tolerance | None = None
     modes: tuple[str, ...] = ("train", "eval")
     sizes: tuple[int, ...] = (5, 3)
-    most_lines: int = 100
+    most_lines: int = 200
     with_dropout: Callable[[], nn.Module] | None = None
     slow: bool = False
     most_stages: int = 4
     written_out: tuple[str, ...] = ()
+    joins: bool = True

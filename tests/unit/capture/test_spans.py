@@ -7,7 +7,7 @@ from torch import nn
 
 from fxpipe.capture.spans import changed_argument, mutable_arguments, outputs_of
 from fxpipe.capture.trace import trace
-from fxpipe.ir.capture import Span
+from fxpipe.ir.capture import Inside, Span
 from tests.unit.capture import small
 
 X = torch.randn(2, 4)
@@ -77,9 +77,36 @@ def test_arguments_and_places_in_the_result() -> None:
     assert span.fixed is None
 
 
-def test_what_leaks_out_of_a_call_fixes_it() -> None:
-    assert spans_of(small.Leaks(), X)["inner#0"].fixed == (
-        "add reads inner_0, which is not part of its result"
+def test_what_a_hook_takes_of_a_module_inside_is_found_there() -> None:
+    span = spans_of(small.Leaks(), X)["inner#0"]
+    assert span.fixed is None
+    assert span.inside == {"inner_0": Inside("0", 0, ())}
+
+
+class Tells(nn.Module):
+    """Lets out a value that no module returns."""
+
+    def __init__(self, told: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.told = told
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.told[:] = [x.sin()]
+        return x + 1
+
+
+def test_what_gets_out_otherwise_fixes_a_call() -> None:
+    class Hears(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[torch.Tensor] = []
+            self.tells = Tells(self.told)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.tells(x) * self.told[0]
+
+    assert spans_of(Hears(), X)["tells#0"].fixed == (
+        "mul reads sin, which is not part of its result"
     )
 
 

@@ -132,3 +132,22 @@ def test_writes_into_tensors_that_an_object_holds() -> None:
     ]
     found = [expected, *memory.values()]
     assert all(torch.equal(a, b) for a, b in zip(results, found, strict=True))
+
+
+class Tagged:
+    """Holds a class beside its tensor."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+        self.kind = nn.Linear
+
+
+class GivesTagged(nn.Module):
+    def forward(self, x: torch.Tensor) -> Tagged:
+        return Tagged(x.exp() + 1)
+
+
+def test_a_class_among_the_results_is_imported() -> None:
+    _, (result, kind) = sources(GivesTagged(), "add")
+    assert torch.equal(result, X.exp() + 1)
+    assert kind is nn.Linear

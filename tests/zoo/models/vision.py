@@ -136,5 +136,5 @@ ENTRIES = (
     Entry("Swin", "transformers", _swin, _images(32, classes=3)),
     Entry("SegFormer", "transformers", _segformer, _images(32, classes=3, dense=True)),
     Entry("ConvNeXt", "transformers", _convnext, _images(16, classes=3)),
-    Entry("CLIP", "transformers", _clip, _pairs),
+    Entry("CLIP", "transformers", _clip, _pairs, joins=False),
 )
