@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fxpipe.arguments import model_call, ready_made
 from fxpipe.capture.batch import batch_dimension
+from fxpipe.capture.patches import active
 from fxpipe.capture.signature import flatten
 from fxpipe.compiler import Line
 from fxpipe.errors import CaptureError, ExecutionError
@@ -209,7 +210,13 @@ class Pipeline(ModelWrapper):
 
         Raises:
             ExecutionError: if the pipeline is closed, or this is called from one of its own stages.
+            CaptureError: if a model is being recorded that has this pipeline in it.
         """
+        if active() is not None:
+            raise CaptureError(
+                "a pipeline is a part of the model that is being recorded: compile the whole model with "
+                "the pipeline's own model (pipe.module) in its place"
+            )
         running = _RUNNING.get()
         if id(self) in running:
             raise ExecutionError(

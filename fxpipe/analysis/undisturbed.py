@@ -26,7 +26,9 @@ def undisturbed(
     of torch, Python and NumPy. If the model's own flag already is
     `training`, the flags of its submodules stay as the user set them.
     """
-    modules = list(model.modules())
+    # a scripted module keeps its attributes in compiled code: nothing to put back by identity
+    modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
+    scripted = [(m, m.training) for m in model.modules() if isinstance(m, torch.jit.ScriptModule)]
     attributes = [dict(vars(module)) for module in modules]
     registered = [dict(module._buffers) for module in modules]
     held = Held(value for names in attributes for value in names.values())
@@ -42,6 +44,8 @@ def undisturbed(
             _restore(vars(module), before)
             _restore(module._buffers, buffers)
         held.put_back()
+        for module, flag in scripted:
+            module.training = flag
         with torch.no_grad():
             for tensor, value in values:
                 if not torch.equal(tensor, value):

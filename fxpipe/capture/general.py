@@ -190,8 +190,8 @@ class _Generalising:
 
     def _recorded(self, point: Point) -> Recording:
         call = self._call
-        leaves = call.leaves_at(point)
         try:
+            leaves = call.leaves_at(point)
             return record(call.model, leaves, call.layout, self._decisions, self._mode)
         except (CaptureError, FallbackError):
             raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
@@ -45,6 +46,7 @@ class Modules:
         self._script, self._values = recorder.script, recorder.values
         self.spans: list[Span | None] = []
         self.leaf: str | None = None
+        self._cached = parametrize._cache_enabled
         self._arguments = Arguments(self._values)
         self._calls: dict[str, int] = {}
         self._random = python_random()
@@ -62,6 +64,7 @@ class Modules:
             return run(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
             raise self._recorder.transformed(module.forward)
+        self._refuse_cached_weights()
         self._refuse_backward_hooks(module, path)
         call = self._calls.get(path, 0)
         self._calls[path] = call + 1
@@ -92,6 +95,15 @@ class Modules:
                 path,
                 source,
                 remedy=remedies.BACKWARD_HOOKS,
+            )
+
+    def _refuse_cached_weights(self) -> None:
+        """Keep a module whole in which `parametrize.cached` is on: no node shows it."""
+        if parametrize._cache_enabled > self._cached:
+            raise self._recorder.keep_whole(
+                "it computes parametrized weights once for several calls",
+                parametrize.cached,
+                remedy=remedies.CACHED,
             )
 
     def begins_forward(self, module: nn.Module) -> bool:

@@ -158,7 +158,9 @@ class Recorder(TorchFunctionMode):
                 self.watch.replaces(args[0])
             result = self.run_function(func, args, kwargs)
         value = form.result(result)
-        if not holds_tensors(value):
+        if isinstance(value, torch.Tensor) and value.is_nested:
+            raise self.keep_whole("it makes nested tensors", func, remedy=remedies.NESTED)
+        if not holds_tensors(value) and not self.script.storages.known(effects.writes):
             return result
         arguments, keywords = prepared or self._arguments(form)
         if form.target is ops.call:

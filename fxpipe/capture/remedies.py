@@ -41,6 +41,7 @@ RANDOM: Final = (
 STATE: Final = (
     "return the tensor, or keep it on the model itself, in place of keeping it on a submodule"
 )
+CACHED: Final = "use torch.nn.utils.parametrize.cached() in a smaller submodule"
 BACKWARD_HOOKS: Final = "set the hooks on modules further inside, or on tensors"
 ROWS: Final = (
     "take the same steps for every number of rows, and compute numbers from the sizes of tensors "
@@ -56,6 +57,7 @@ ESCAPES: Final = (
 )
 OBJECT: Final = "hand over tensors, or tuples, lists, dicts and dataclasses of them"
 ARGUMENT: Final = "return what is new in place of adding it to an argument"
+NESTED: Final = "use padded tensors and masks"
 NO_DATA: Final = 'record a run on data (mode="real")'
 FAST_PATH: Final = "switch the fast path off (enable_nested_tensor=False)"
 UNWRAP: Final = "use the module inside of the wrapper"

@@ -12,6 +12,7 @@ from torch import nn
 from fxpipe.capture.axes import Dynamic, Place, free_axes, marked
 from fxpipe.capture.batch import batch_of
 from fxpipe.capture.signature import flatten
+from fxpipe.capture.specs import refuse_nested
 from fxpipe.capture.splits import Splits
 from fxpipe.ir.capture import Capture
 
@@ -78,6 +79,7 @@ def _autocast(values: Sequence[Any]) -> Hashable:
 
 def _leaf(leaf: Any, dim: int | None, at: int, free: Collection[Place]) -> Hashable:
     if isinstance(leaf, torch.Tensor):
+        refuse_nested(leaf)
         sizes = enumerate(leaf.shape)
         shape = tuple(None if (at, d) in free else n for d, n in sizes if d != dim)
         return (dim, shape, leaf.dtype, leaf.device.type, leaf.requires_grad)

@@ -9,6 +9,7 @@ import torch
 
 from fxpipe.capture.containers import Shape, take_apart, tensors
 from fxpipe.capture.watch import storage_key
+from fxpipe.errors import CaptureError
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec
 
 
@@ -34,9 +35,28 @@ def spec_of(value: Any) -> ValueSpec:
 
 
 def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
-    """Shape, dtype and whether autograd follows the tensor."""
+    """Shape, dtype and whether autograd follows the tensor.
+
+    Raises:
+        CaptureError: if it is a nested tensor, which has no shape.
+    """
+    refuse_nested(tensor)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorSpec(tuple(int(n) for n in tensor.shape), dtype, tensor.requires_grad)
+
+
+def refuse_nested(*values: Any) -> None:
+    """Nothing, unless a nested tensor is among the values.
+
+    Raises:
+        CaptureError: if one is.
+    """
+    if any(isinstance(value, torch.Tensor) and value.is_nested for value in values):
+        raise CaptureError(
+            "a nested tensor is handed to the model or returned by it, and cannot be cut into "
+            "micro-batches or sent on. What to do: hand over padded tensors, or values and offsets, and "
+            "make nested tensors of them inside of a submodule (which then stays whole)"
+        )
 
 
 class Storages:

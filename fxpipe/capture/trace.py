@@ -19,7 +19,7 @@ from fxpipe.capture.reports import leaf_reports
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import argument_names, flatten
 from fxpipe.capture.situation import situation_of
-from fxpipe.capture.specs import tensor_spec
+from fxpipe.capture.specs import refuse_nested, tensor_spec
 from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture
@@ -75,6 +75,7 @@ def trace(
     if mode not in ("auto", "real", "fake"):
         raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
+    refuse_nested(*leaves)
     marks = marked(model, leaves, layout, dynamic)
     batch = (
         choose_batch(model, leaves, layout, taken=marks)

@@ -8,7 +8,14 @@ from contextlib import contextmanager
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from fxpipe.capture import remedies
 from fxpipe.errors import ExecutionError
+from fxpipe.ir.capture import Capture
+
+
+def may_hold(capture: Capture) -> bool:
+    """Whether graphs can be kept for now only: transforms of torch.func refuse to run in that."""
+    return all(leaf.remedy != remedies.TRANSFORM for leaf in capture.leaves)
 
 
 @contextmanager

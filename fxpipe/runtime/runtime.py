@@ -29,6 +29,7 @@ from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.call import Call
+from fxpipe.runtime.for_now import may_hold
 from fxpipe.runtime.gather import weighted_loss
 from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
@@ -118,7 +119,15 @@ class Runtime:
             ports = Ports.of(program, graph, names)
             is_last = program.stage == len(programs) - 1
             self._runners.append(
-                StageRunner(program, ports, weights, lane, is_last=is_last, written=written)
+                StageRunner(
+                    program,
+                    ports,
+                    weights,
+                    lane,
+                    is_last=is_last,
+                    written=written,
+                    for_now=may_hold(capture),
+                )
             )
         self._layout = Layout(
             signature=capture.signature,

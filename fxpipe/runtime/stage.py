@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,7 @@ class StageRunner:
         *,
         is_last: bool,
         written: frozenset[str] = frozenset(),
+        for_now: bool = True,
     ) -> None:
         """A runner.
 
@@ -59,6 +61,7 @@ class StageRunner:
             lane: access to its device.
             is_last: whether it makes the model's outputs.
             written: the caller's tensors that the model writes into.
+            for_now: whether graphs that a rerun makes again are kept for their forward only.
         """
         self.stage = program.stage
         self.program = program
@@ -67,6 +70,7 @@ class StageRunner:
         self.lane = lane
         self._is_last = is_last
         self._module = weights.module
+        self._held = saved_for_now if for_now else nullcontext
         self._outputs = {name: at for at, name in enumerate(program.outputs)}
         # Asked for at every forward and backward, so looked up once.
         self._returns_writes = tuple(e.value for e in ports.writes) == program.outputs
@@ -139,7 +143,7 @@ class StageRunner:
         depend on the kernel. What the graph saves is held until the forward ends, for a model that
         differentiates inside its forward.
         """
-        with saved_for_now():
+        with self._held():
             values = Entry(frame.inputs, self._anchor).close()
             if self._written:
                 self._work_on_copies(frame)  # the rerun's; what is in `values` is changed now
