@@ -157,9 +157,12 @@ class Line:
     stages: tuple[StageProgram, ...]
     placement: Placement
 
-    def on(self, options: Options) -> Line:
-        """The same cut, placed as another schedule wants it."""
-        return replace(self, placement=_placement(self.plan, options))
+    def on(self, options: Options, model: nn.Module) -> Line:
+        """The same cut, placed and written as another schedule wants it."""
+        schedule = _schedule(self.plan, options)
+        splits = schedule.splits_backward
+        stages = generate(self.capture, self.plan, self.stage_graph, model, split_backward=splits)
+        return replace(self, stages=stages, placement=schedule.placement)
 
     def stage_costs(self) -> tuple[StageCost, ...]:
         """Cost of every stage for one micro-batch of the recorded size; empty if never profiled."""
@@ -248,8 +251,9 @@ def _finish(
 ) -> Line:
     _warn_of_divided_hooks(model, captured, plan)
     graph = link(captured, plan)
-    programs = generate(captured, plan, graph, model)
-    return Line(captured, costs, plan, graph, programs, _placement(plan, options))
+    schedule = _schedule(plan, options)
+    programs = generate(captured, plan, graph, model, split_backward=schedule.splits_backward)
+    return Line(captured, costs, plan, graph, programs, schedule.placement)
 
 
 def _warn_of_divided_hooks(model: nn.Module, captured: Capture, plan: PartitionPlan) -> None:
@@ -270,6 +274,5 @@ def _warn_of_divided_hooks(model: nn.Module, captured: Capture, plan: PartitionP
             )
 
 
-def _placement(plan: PartitionPlan, options: Options) -> Placement:
-    ranks = len(options.devices)
-    return resolve(options.schedule, plan.num_stages, ranks, options.chunks).placement
+def _schedule(plan: PartitionPlan, options: Options) -> Schedule:
+    return resolve(options.schedule, plan.num_stages, len(options.devices), options.chunks)

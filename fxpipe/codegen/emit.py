@@ -76,6 +76,15 @@ def expression(node: torch.fx.Node, write: Arguments) -> str:
             raise CodegenError(f"{node.name} is a {node.op}: no stage computes it")
 
 
+def deferred_expression(node: torch.fx.Node, write: Arguments) -> str:
+    """The same for an operator whose weights' gradients are put off."""
+    if node.op == "call_method":
+        run = f"self.deferring({str(node.target)!r})".replace("'", '"')
+        return f"{run}({write.call(node.args, node.kwargs)})"
+    name = write.imports.name_of(node.target) or write.bindings.unwritten(node.target)
+    return f"self.deferring({name})({write.call(node.args, node.kwargs)})"
+
+
 def _function(target: Any, args: Any, kwargs: Any, write: Arguments) -> str:
     if not kwargs:
         short = _as_operator(target, args, write)

@@ -30,7 +30,7 @@ def load(program: StageProgram, bindings: Mapping[str, Any]) -> StageModule:
         program: the stage.
         bindings: local name → object, for every name in ``program.modules``, ``program.tensors`` and
             ``program.constants``; ``"keyed"`` where ``program.needs_keys``, ``"device"`` where
-            ``program.needs_device``.
+            ``program.needs_device``, ``"deferring"`` where ``program.needs_deferring``.
 
     Raises:
         CodegenError: if a binding is missing, or the source does not compile or define its class.
@@ -48,7 +48,11 @@ def load(program: StageProgram, bindings: Mapping[str, Any]) -> StageModule:
 
 def needed(program: StageProgram) -> tuple[str, ...]:
     """The names that `load` binds."""
-    further = {"keyed": program.needs_keys, "device": program.needs_device}
+    further = {
+        "keyed": program.needs_keys,
+        "device": program.needs_device,
+        "deferring": program.needs_deferring,
+    }
     names = (*program.modules, *program.tensors, *program.constants)
     return (*names, *(name for name, wanted in further.items() if wanted))
 

@@ -13,7 +13,7 @@ RESERVED = frozenset(
 )
 """What no local variable may be called: the language's words and the names every stage uses."""
 
-ATTRIBUTES = frozenset({"forward", "keyed", "device"})
+ATTRIBUTES = frozenset({"forward", "keyed", "device", "deferring"})
 """Attributes of a stage that no module, parameter or constant may take."""
 
 

@@ -10,8 +10,9 @@ import torch.fx
 from fxpipe.codegen import reroll
 from fxpipe.codegen.arguments import Arguments
 from fxpipe.codegen.bindings import Bindings
+from fxpipe.codegen.deferred import Deferred
 from fxpipe.codegen.devices import Home
-from fxpipe.codegen.emit import expression
+from fxpipe.codegen.emit import deferred_expression, expression
 from fxpipe.codegen.imports import Imports
 from fxpipe.codegen.names import Names, quoted
 from fxpipe.codegen.objects import Objects
@@ -28,8 +29,16 @@ from fxpipe.portals.steps import Step, reads
 class StageSource:
     """Writes one stage: first its statements, then the file around them."""
 
-    def __init__(self, part: StagePart, capture: Capture, home: Home, reserved: set[str]) -> None:
+    def __init__(
+        self,
+        part: StagePart,
+        capture: Capture,
+        home: Home,
+        reserved: set[str],
+        put_off: Deferred = Deferred(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.part = part
+        self.put_off = put_off
         self.capture = capture
         self.imports = Imports()
         self.bindings = Bindings()
@@ -96,7 +105,7 @@ class StageSource:
         if step.meta.get("draws") and not is_drawing_module(step):
             keyed = step.meta["rng"]
         yield Statement(
-            expression(step, self.write),
+            self._expression(step),
             writes=(step,),
             reads=reads(step),
             section=path,
@@ -104,6 +113,11 @@ class StageSource:
             origin=", ".join(filter(None, (place or "the model", source))),
             keyed=keyed,
         )
+
+    def _expression(self, node: torch.fx.Node) -> str:
+        if node in self.put_off.nodes:
+            return deferred_expression(node, self.write)
+        return expression(node, self.write)
 
     def program(self, head: Iterable[str], parameters: Collection[str]) -> StageProgram:
         """The stage as text, with all that belongs to it.
@@ -142,6 +156,9 @@ class StageSource:
             buffers=tuple(dict.fromkeys(changed)),
             needs_keys=self.needs_keys,
             needs_device=self.write.names_device,
+            needs_deferring=bool(self.put_off.nodes),
+            split_layers=self.put_off.layers,
+            split_scopes=self.put_off.scopes,
             lines=out.origins,
         )
 
@@ -165,8 +182,10 @@ class StageSource:
             "constants": bool(bound.constants),
             "keyed": self.needs_keys,
             "device": self.write.names_device,
+            "deferring": bool(self.put_off.nodes),
         }
-        lines += [f"self.{name} = {name}" for name in ("keyed", "device") if wanted[name]]
+        further = ("keyed", "device", "deferring")
+        lines += [f"self.{name} = {name}" for name in further if wanted[name]]
         if not lines:
             return
         with out.block(f"def __init__({', '.join(['self', *filter(wanted.get, wanted)])}):"):

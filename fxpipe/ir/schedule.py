@@ -53,6 +53,12 @@ class Schedule:
         return any(a.kind not in forwards for rank in self.computes for a in rank)
 
     @cached_property
+    def splits_backward(self) -> bool:
+        """Whether any backward is split into that of inputs and that of weights."""
+        halves = (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+        return any(a.kind in halves for rank in self.computes for a in rank)
+
+    @cached_property
     def ascends(self) -> bool:
         """Whether every stage of every rank takes its micro-batches in ascending order.
 

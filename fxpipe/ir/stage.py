@@ -127,6 +127,17 @@ class RandomScope:
     is_leaf: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WeightScope:
+    """A module whose own forward multiplies with parameters that can wait for their gradients.
+
+    `parameters`: their names in the model.
+    """
+
+    path: str
+    parameters: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class StageProgram:
     """One stage as Python source.
@@ -150,6 +161,10 @@ class StageProgram:
         random: where random numbers are drawn inside modules the stage calls.
         buffers: names of the model's buffers, and of its parameters, that forward changes.
         needs_keys: whether the source itself draws random numbers (``with self.keyed(scope, draw):``).
+        needs_deferring: whether the source itself runs operators whose weights' gradients are put off
+            (``self.deferring(F.linear)(x, weight)``).
+        split_layers: paths of layers that can put off the gradients of their weights.
+        split_scopes: modules the stage calls whose own forward has operators that can.
         needs_device: whether the source names ``self.device``, the device its stage runs on.
         lines: line number of `source` → "module path, user's source line", for error notes.
     """
@@ -168,6 +183,9 @@ class StageProgram:
     buffers: tuple[str, ...] = ()
     needs_keys: bool = False
     needs_device: bool = False
+    needs_deferring: bool = False
+    split_layers: tuple[str, ...] = ()
+    split_scopes: tuple[WeightScope, ...] = ()
     lines: Mapping[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fxpipe.runtime.recompute import Found
 from fxpipe.runtime.values import Edges, Gradients, map_tensors, tensors_in
+from fxpipe.runtime.weight_pass import WeightQueue
 
 
 class Frame:
@@ -34,6 +35,7 @@ class Frame:
         outputs: gradient edges of the model's outputs (last stage of a call without loss).
         buffers: the buffers as the forward found them, if what runs again in backward may read others.
         replay: what a rerun of the forward needs; None if it will not be rerun.
+        weights_due: what the input pass leaves to the weight pass; None if the stage splits nothing.
         versions: of the caller's tensors among the inputs, for a rerun.
     """
 
@@ -49,6 +51,7 @@ class Frame:
         "root",
         "sends",
         "versions",
+        "weights_due",
     )
 
     def __init__(self, reads: int, writes: int) -> None:
@@ -63,9 +66,10 @@ class Frame:
         self.buffers: Found | None = None
         self.replay: Found | None = None
         self.versions: list[int] = []
+        self.weights_due: WeightQueue | None = None
 
     def forget_graph(self) -> None:
-        """Let go of everything but the gradients to be handed on."""
+        """Let go of everything but the gradients to be handed on, and what the weight pass needs."""
         self.inputs, self.later, self.edges, self.outputs = [], [], [], []
         self.entry = self.root = self.buffers = self.replay = None
 

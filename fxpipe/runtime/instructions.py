@@ -26,6 +26,9 @@ Run: TypeAlias = "Callable[[Step], None]"
 COMPUTES: Final[Mapping[Kind, Callable[[StageRunner, int, Step], None]]] = {
     Kind.FORWARD: StageRunner.forward,
     Kind.BACKWARD: StageRunner.backward,
+    Kind.BACKWARD_INPUT: StageRunner.backward_input,
+    Kind.BACKWARD_WEIGHT: StageRunner.backward_weight,
+    Kind.RECOMPUTE: StageRunner.recompute,
 }
 """What a stage can be told to compute."""
 
@@ -214,7 +217,7 @@ class _Maker:
                         yield partial(_move_value, stage, slot, reader, there, m)
                 if (Payload.ACTIVATION, edge.value, stage, m) not in sent:
                     yield partial(_drop_value, stage, slot, m)
-        else:
+        elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
             for slot, edge in enumerate(runner.ports.reads):
                 holder = edge.previous_holder(stage)
                 if edge.is_differentiable and holder != HOST and self._rank_of[holder] == home:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any, Final
@@ -39,6 +39,13 @@ class Swap:
     forward: Callable[[nn.Module, Forward], Forward] | None = None
     own_parameters: bool = False
     attribute: str = "forward"
+
+    def around(self, forward: Callable[[nn.Module, Forward], Forward]) -> Swap:
+        """This swap's forward, made of the other one instead of the module's own."""
+        outer = self.forward
+        if outer is None:
+            return replace(self, forward=forward)
+        return replace(self, forward=lambda shell, usual: outer(shell, forward(shell, usual)))
 
 
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

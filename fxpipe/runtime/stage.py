@@ -37,9 +37,11 @@ class StageRunner:
         lane: access to its device.
         weights: what it is bound to.
         layout: what all its steps have in common.
+        reuses: whether its forward may use a weight more than once.
     """
 
     layout: Layout
+    reuses = True
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class StageRunner:
         stashed: dict[str, Any] = {}
         arguments = values if self._takes_reads else [values[at] for at in ports.arguments]
         if step.caller.autocasts:
-            with step.caller.autocast():
+            with step.caller.autocast(reuses=self.reuses):
                 returned = self._module.forward(stashed.__setitem__, popped.pop, *arguments)
         else:
             returned = self._module.forward(stashed.__setitem__, popped.pop, *arguments)
@@ -259,7 +261,7 @@ class StageRunner:
         task = step.loss
         assert task is not None
         target = self._of_caller(task.targets[micro_batch])
-        with step.caller.autocast():
+        with step.caller.autocast(reuses=True):
             loss = task.loss(self.layout.unflatten(leaves), target)
         if step.keeps_graph:
             if not loss.requires_grad:
@@ -273,7 +275,27 @@ class StageRunner:
     # ---- backward --------------------------------------------------------------------------------
 
     def backward(self, micro_batch: int, step: Step) -> None:
-        """Run the backward: from `Frame.later` to `Frame.handed`."""
+        """Run the whole backward: from `Frame.later` to `Frame.handed`, and the weights' gradients."""
+        self.backward_input(micro_batch, step)
+        self.backward_weight(micro_batch, step)
+
+    def backward_weight(self, micro_batch: int, step: Step) -> None:
+        """Compute what `backward_input` has left: gradients of weights."""
+        frame = step.frames[self.stage][micro_batch]
+        due, frame.weights_due = frame.weights_due, None
+        if due is not None and not step.inputs_only:
+            due.run()
+
+    def recompute(self, micro_batch: int, step: Step) -> None:
+        """Run the forward again, ahead of the backward that needs its graph."""
+        frame = step.frames[self.stage][micro_batch]
+        if frame.replay is not None:
+            with self.weights.again(step, micro_batch, frame.replay):
+                self._rerun(frame, micro_batch, step)
+            frame.replay = None
+
+    def backward_input(self, micro_batch: int, step: Step) -> None:
+        """Run the backward without the weights that the stage splits off."""
         frame = step.frames[self.stage][micro_batch]
         if self._has_work(frame, micro_batch, step):
             if frame.replay is not None:

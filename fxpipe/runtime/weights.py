@@ -22,7 +22,9 @@ from fxpipe.runtime.keyed import KeyedMode
 from fxpipe.runtime.recompute import ChangedBuffers, Found
 from fxpipe.runtime.rng import StageKeys
 from fxpipe.runtime.shells import Shells, Swap
+from fxpipe.runtime.split_swaps import weight_swaps
 from fxpipe.runtime.swaps import random_swaps
+from fxpipe.runtime.weight_pass import Deferring, WeightQueue
 
 if TYPE_CHECKING:
     from fxpipe.runtime.step import Step
@@ -64,6 +66,8 @@ class StageWeights:
         self._keys = StageKeys()
         self._norms = StageNorms()
         self._draws = bool(program.random) or program.needs_keys
+        self._deferring = Deferring()
+        self._splits = bool(program.split_layers or program.split_scopes or program.needs_deferring)
         called = [model.get_submodule(path) for path in program.modules.values()]
         self._deferred = _deferred_norms(called) if defers_norms else []
         self._shells = Shells(self._swaps(called, device))
@@ -82,6 +86,9 @@ class StageWeights:
     def _swaps(self, called: Sequence[nn.Module], device: torch.device) -> dict[nn.Module, Swap]:
         swaps = {norm: Swap(self._norms.defer(norm)) for norm in self._deferred}
         swaps.update(random_swaps(self._model, self._program.random, self._keys, device))
+        split = weight_swaps(self._model, self._program, self._deferring, self._current)
+        for module, make in split.items():
+            swaps[module] = swaps.get(module, Swap()).around(make)
         for module in (module for root in called for module in root.modules()):
             if any(parameter in self._tied for parameter in module._parameters.values()):
                 swaps[module] = replace(swaps.get(module, Swap()), own_parameters=True)
@@ -89,7 +96,11 @@ class StageWeights:
 
     def _bindings(self, constants: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
         program, model = self._program, self._model
-        found: dict[str, Any] = {"keyed": self._keyed, "device": device}
+        found: dict[str, Any] = {
+            "keyed": self._keyed,
+            "device": device,
+            "deferring": self._deferring,
+        }
         for local, path in program.modules.items():
             found[local] = self._shells.of(model.get_submodule(path))
         for local, name in program.tensors.items():
@@ -100,6 +111,10 @@ class StageWeights:
             value = constants[constant] if named else constant  # type: ignore[index]
             found[local] = value.to(device) if isinstance(value, Tensor) else value
         return found
+
+    def _current(self, name: str) -> Any:
+        holder, key = owner_of(self._model, name)
+        return _leaf(self._leaves, holder[key])
 
     def _keyed(self, scope: str, first_draw: int) -> KeyedMode:
         return KeyedMode(self._keys.scope(scope), first_draw)
@@ -204,6 +219,10 @@ class StageWeights:
         self, step: Step, micro_batch: int, statistics: Statistics | None, *, keeps_graph: bool
     ) -> None:
         self._follow_leaves(step)
+        if self._splits:
+            queue = WeightQueue() if keeps_graph else None
+            self._deferring.queue = queue
+            step.frames[self._program.stage][micro_batch].weights_due = queue
         if self._draws:
             self._keys.begin(step.key, micro_batch, keeps_graph=keeps_graph)
         if self._deferred:
