@@ -137,6 +137,7 @@ def by_symbolic_trace(model: nn.Module, batch: Any, batched: bool) -> nn.Module:
 
 def by_export(model: nn.Module, batch: Any, batched: bool) -> nn.Module:
     """``torch.export``, not strict; rows are free (without rows: all sizes are)."""
+    let_caches_pass()
     args, kwargs = batch
     auto = torch.export.Dim.AUTO
 
@@ -152,10 +153,21 @@ def by_export(model: nn.Module, batch: Any, batched: bool) -> nn.Module:
     return exported.module()
 
 
+def let_caches_pass() -> None:
+    """Teach ``torch.export`` the caches of transformers, as that library offers."""
+    try:
+        from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+        register_dynamic_cache_export_support()
+    except (ImportError, ValueError):  # no such library; or known already
+        return
+
+
 def by_pipeline(model: nn.Module, batch: Any, batched: bool) -> nn.Module:
     """``torch.distributed.pipelining``: two stages, cut in the middle of the longest list of modules."""
     from torch.distributed.pipelining import SplitPoint, pipeline
 
+    let_caches_pass()
     args, kwargs = batch
     middle = middle_of(model)
     split = {} if middle is None else {middle: SplitPoint.BEGINNING}

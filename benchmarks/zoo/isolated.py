@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ def isolated(function: Callable[..., Any], *args: Any, timeout: float) -> Outcom
 
 
 def _run(out: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # libraries warn at length; what counts is in the outcome
+        os.dup2(nowhere, stream)
     try:
         outcome = Outcome(function(*args))
     except Exception as error:

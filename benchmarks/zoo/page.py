@@ -199,7 +199,8 @@ def _beside(rows: Sequence[Row]) -> Iterable[str]:
     yield (
         "Each cell: right, other batch, train/eval; or the exception that ended the capture. "
         "`symbolic_trace`: arguments that are not given keep their defaults where it fails without. "
-        "`torch.export`: `strict=False`, the first dimension `Dim.AUTO` (all dimensions of graphs). "
+        "`torch.export`: `strict=False`, the first dimension `Dim.AUTO` (all dimensions of graphs); it "
+        "and `pipeline` know the caches of transformers that this library registers for them. "
         "`pipeline`: two stages, cut in the middle of the longest list of modules, run one after the "
         "other in one process with autograd's own backward. Measured by this program, with a limit on "
         "the time of each."
