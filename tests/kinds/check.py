@@ -15,7 +15,7 @@ def each(kinds: Mapping[str, Kind]) -> Any:
     return pytest.mark.parametrize("kind", kinds.values(), ids=list(kinds))
 
 
-def assert_works(kind: Kind, places: int = 5, **options: Any) -> None:
+def assert_works(kind: Kind, places: int = 3, **options: Any) -> None:
     """Exact in training and evaluation, in one stage and two, with and without recomputation.
 
     Args:
