@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 import torch.fx
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from fxpipe.analysis.meter import ACCELERATOR, CPU_CORE, Device, NominalClock
 from fxpipe.analysis.metered_run import MeteredRun
-from fxpipe.analysis.observe import Sample, observe
+from fxpipe.analysis.observe import Sample, observe, observe_both
 from fxpipe.analysis.profile import cost_profile
 from fxpipe.analysis.stand_in import empty, stand_in
 from fxpipe.analysis.undisturbed import undisturbed
@@ -49,12 +50,11 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
     trains = any(is_differentiable(node.meta.get("spec")) for node in capture.body)
     guessed: dict[str, str] = {}
 
-    def once(**options: bool) -> Sample:
+    def counted(look: Callable[..., _Found]) -> _Found:
         clock = NominalClock(device)
         with FakeModel(model) as fakes, fakes.mode, clock:
             inputs = _fake_inputs(capture, _place(model))
-            run = _FakeRun(capture, model, clock, guessed)
-            return observe(capture, model, run, inputs, **options)
+            return look(capture, model, _FakeRun(capture, model, clock, guessed), inputs)
 
     with (
         uncompiled(),
@@ -62,13 +62,13 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
         torch.set_grad_enabled(trains),
     ):
         try:
-            full = once(count_saved=True)
-            inputs_only = [once(weights=False)] if trains else []
+            full, without_weights = counted(observe_both)
+            inputs_only = [without_weights] if trains else []
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             # A backward through shapes that depend on data.
             guessed[_ALL_BACKWARDS] = str(error)
             with torch.no_grad():
-                full = once()
+                full = counted(observe)
             full.backward = {name: 2 * seconds for name, seconds in full.forward.items()}
             inputs_only = []
     # What only takes numbers out of tensors costs next to nothing, whatever the guess.
@@ -89,6 +89,7 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
     )
 
 
+_Found = TypeVar("_Found", Sample, tuple[Sample, Sample])
 _ALL_BACKWARDS: Final = "backward of all nodes"
 
 

@@ -50,23 +50,62 @@ def observe(
             size as a training step does; if not, only what must go on to earlier nodes.
         count_saved: look at what is saved for backward (which disturbs times).
     """
-    result = run.run_counting_saved(inputs) if count_saved else run.run(*inputs)
-    sample = Sample(run.forward, {}, run.flops, run.saved)
-    outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
-    leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
-    del result
-    if not outputs:
+    made = _Forward(capture, model, run, inputs, count_saved)
+    return made.backward(weights, keep=False)
+
+
+def observe_both(
+    capture: Capture, model: torch.nn.Module, run: MeteredRun, inputs: Sequence[Any]
+) -> tuple[Sample, Sample]:
+    """One forward that counts what is saved, and two backwards: with the parameters' gradients, without.
+
+    For meters that only add up work: the second backward of a wall clock would run on warm memory.
+    """
+    made = _Forward(capture, model, run, inputs, count_saved=True)
+    return made.backward(weights=True, keep=True), made.backward(weights=False, keep=False)
+
+
+class _Forward:
+    """A forward that has run, with what its backward starts from."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        model: torch.nn.Module,
+        run: MeteredRun,
+        inputs: Sequence[Any],
+        count_saved: bool,
+    ) -> None:
+        self._capture, self._model, self._run = capture, model, run
+        result = run.run_counting_saved(inputs) if count_saved else run.run(*inputs)
+        self._outputs = _differentiable(tree_leaves(result))
+        self._inputs = _differentiable(inputs)
+
+    def backward(self, weights: bool, keep: bool) -> Sample:
+        """What forward and one backward cost; `keep`: whether another one is to follow."""
+        run = self._run
+        sample = Sample(dict(run.forward), {}, run.flops, run.saved)
+        outputs = self._outputs if keep else self._last()
+        if not outputs:
+            return sample
+        parameters = [p for p in self._model.parameters() if p.requires_grad] if weights else []
+        ends: list[torch.Tensor | GradientEdge] = [*parameters, *self._inputs]
+        if not weights:
+            ends += run.entries
+        gradients = _backward(run, outputs, ends, sample.backward, keep)
+        if weights:
+            made = dict(zip(map(id, parameters), gradients, strict=False))
+            _accumulate(self._capture, self._model, made, run.meter, sample.backward)
         return sample
-    parameters = [p for p in model.parameters() if p.requires_grad] if weights else []
-    ends: list[torch.Tensor | GradientEdge] = [*parameters, *leaves]
-    if not weights:
-        ends += run.entries
-    gradients = _backward(run, outputs, ends, sample.backward)
-    del outputs
-    if weights:
-        by_parameter = dict(zip(map(id, parameters), gradients, strict=False))
-        _accumulate(capture, model, by_parameter, run.meter, sample.backward)
-    return sample
+
+    def _last(self) -> list[torch.Tensor]:
+        """The outputs, held here no longer."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+
+def _differentiable(leaves: Sequence[Any]) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def _backward(
@@ -74,6 +113,7 @@ def _backward(
     outputs: list[torch.Tensor],
     ends: list[torch.Tensor | GradientEdge],
     seconds: dict[str, float],
+    keep: bool,
 ) -> Sequence[torch.Tensor | None]:
     """Gradients at `ends`; time from each autograd node's start to the next one's goes to its owner.
 
@@ -94,6 +134,7 @@ def _backward(
             outputs,
             ends,  # type: ignore[arg-type]  # tensors and edges mixed, which the engine takes
             ones,
+            retain_graph=keep,
             allow_unused=True,
         )
         starts.append((None, meter.now()))
