@@ -45,13 +45,12 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
         device: the nominal device; None: `CPU_CORE` of `fxpipe.analysis.meter` if the parameters are
             on a CPU, else `ACCELERATOR`. To a plan only the ratios of its rates matter.
     """
-    if device is None:
-        device = CPU_CORE if _place(model) == "cpu" else ACCELERATOR
+    nominal = device or (CPU_CORE if _place(model) == "cpu" else ACCELERATOR)
     trains = any(is_differentiable(node.meta.get("spec")) for node in capture.body)
     guessed: dict[str, str] = {}
 
     def counted(look: Callable[..., _Found]) -> _Found:
-        clock = NominalClock(device)
+        clock = NominalClock(nominal)
         with FakeModel(model) as fakes, fakes.mode, clock:
             inputs = _fake_inputs(capture, _place(model))
             return look(capture, model, _FakeRun(capture, model, clock, guessed), inputs)
