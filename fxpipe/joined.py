@@ -76,7 +76,10 @@ class JoinedOutputs:
             self._signature.outputs, self._leaves, self._marks, strict=True
         ):
             wanted = [next(given) if marked else None for marked in marks]
-            whole: Any = wanted if joined.kind == "each" else (wanted[0] if wanted else None)
+            whole: Any = wanted[0] if wanted else None
+            if joined.kind == "each":
+                tensors = iter(wanted)
+                whole = [next(tensors) if size else None for size in joined.sizes]
             columns.append(scatter_gradient(leaf, joined, whole, self._weights))
         return [[column[m] for column in columns] for m in range(len(self._weights))]
 

@@ -20,7 +20,7 @@ class Joined:
     kind: str
     """``"rows"``: joined along the batch dimension; ``"mean"``; ``"same"``; ``"each"``: a list."""
     sizes: tuple[int, ...] = ()
-    """Of the micro-batches' pieces along the batch dimension."""
+    """Of the micro-batches' pieces along the batch dimension; of a list: 1 for tensors, 0 for others."""
 
 
 def gather(
@@ -47,14 +47,18 @@ def gather(
     if all(isinstance(piece, Tensor) for piece in pieces):
         if leaf.batch_dim is not None:
             if not _can_be_joined(pieces, leaf.batch_dim):
-                return Joined(list(pieces), "each")
+                return _each(pieces)
             sizes = tuple(piece.size(leaf.batch_dim) for piece in pieces)
             return Joined(torch.cat(list(pieces), leaf.batch_dim), "rows", sizes)
         if all(map(_is_scalar, pieces)):
             return Joined(weighted_sum(pieces, weights), "mean")
     if not varies and all(_equal(first, piece) for piece in pieces[1:]):
         return Joined(first, "same")
-    return Joined(list(pieces), "each")
+    return _each(pieces)
+
+
+def _each(pieces: Sequence[Any]) -> Joined:
+    return Joined(list(pieces), "each", tuple(int(isinstance(p, Tensor)) for p in pieces))
 
 
 def _is_scalar(value: Any) -> bool:

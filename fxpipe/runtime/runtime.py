@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from fxpipe.analysis.reuse import reused_weights
 from fxpipe.errors import ExecutionError, ScheduleError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
@@ -136,8 +137,10 @@ class Runtime:
             files=tuple(_file_of(runner.weights.module) for runner in self._runners),
             recompute=Recompute(recompute),
         )
+        reused = reused_weights(capture, model)
         for runner in self._runners:
             runner.layout = self._layout
+            runner.reuses = not reused.isdisjoint(runner.weights.tensors())
             runner.lane.adopt(runner.weights.tensors())
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fxpipe.capture.restore import Modes
+from fxpipe.runtime.casts import alone, apart
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,21 @@ class CallerState:
                     stack.enter_context(torch.autocast(kind, enabled=False))
             yield
 
-    def autocast(self) -> AbstractContextManager[None]:
-        """The autocasts, entered anew: their caches begin empty and are emptied at the end."""
-        return self._autocast() if self.autocasts else nullcontext()
+    def autocast(self, *, reuses: bool) -> AbstractContextManager[None]:
+        """The autocasts, entered anew.
+
+        Args:
+            reuses: whether a weight may be used more than once inside: then its casts are kept, as
+                the caller's autocast keeps them (see `fxpipe.runtime.casts`).
+        """
+        return self._autocast(reuses) if self.autocasts else nullcontext()
 
     @contextmanager
-    def _autocast(self) -> Iterator[None]:
-        with ExitStack() as stack:
+    def _autocast(self, reuses: bool) -> Iterator[None]:
+        keeps = reuses and any(one.caches for one in self.autocasts)
+        with alone() if keeps else apart(), ExitStack() as stack:
             for one in self.autocasts:
                 stack.enter_context(
-                    torch.autocast(one.device_type, one.dtype, cache_enabled=one.caches)
+                    torch.autocast(one.device_type, one.dtype, cache_enabled=keeps and one.caches)
                 )
             yield
-        # Inside the caller's own autocast the cache would live on, and with it this graph.
-        torch.clear_autocast_cache()

@@ -66,7 +66,10 @@ class Pair:
 
 @contextmanager
 def pair(make: Callable[[], nn.Module], setting: Setting, **options: Any) -> Iterator[Pair]:
-    """A pipeline in a setting; batch norms count per micro-batch, as in the reference's loop."""
+    """A pipeline in a setting; batch norms count per micro-batch, as in the reference's loop.
+
+    A model of n stages is cut at the first n - 1 `cuts`, if there are some.
+    """
     torch.manual_seed(0)
     model = make()
     options = {
@@ -78,6 +81,8 @@ def pair(make: Callable[[], nn.Module], setting: Setting, **options: Any) -> Ite
         "backend": setting.backend,
         **options,
     }
+    if options.get("cuts"):
+        options["cuts"] = options["cuts"][: setting.stages - 1]
     eager = copy.deepcopy(model)
     with fxpipe.compile(model, ["cpu"] * setting.stages, **options) as pipe:
         yield Pair(pipe, eager)

@@ -12,7 +12,7 @@ def on_another_thread(state: CallerState) -> tuple[bool, bool, bool, torch.dtype
     found: list[tuple[bool, bool, bool, torch.dtype]] = []
 
     def look() -> None:
-        with state.enter(), state.autocast():
+        with state.enter(), state.autocast(reuses=True):
             found.append(
                 (
                     torch.is_grad_enabled(),
@@ -53,7 +53,7 @@ def test_autocast_is_off_between_the_forwards_on_the_callers_own_thread() -> Non
         state = CallerState.now(["cpu"], grad=True)
         with state.enter():
             assert not torch.is_autocast_enabled("cpu")
-            with state.autocast():
+            with state.autocast(reuses=True):
                 assert torch.is_autocast_enabled("cpu")
             assert not torch.is_autocast_enabled("cpu")
         assert torch.is_autocast_enabled("cpu")
@@ -66,7 +66,7 @@ def test_casts_of_weights_are_not_kept_from_one_forward_to_the_next() -> None:
         state = CallerState.now(["cpu"], grad=True)
         with state.enter():
             for _ in range(2):
-                with state.autocast():
+                with state.autocast(reuses=True):
                     loss = (layer(torch.ones(2, 4)) ** 2).sum()
                 loss.backward()
     assert layer.weight.grad is not None
