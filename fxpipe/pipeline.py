@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,21 +12,14 @@ from torch import Tensor, nn
 
 from fxpipe.arguments import model_call, ready_made
 from fxpipe.capture.batch import batch_dimension
-from fxpipe.capture.patches import active
 from fxpipe.capture.signature import flatten
 from fxpipe.compiler import Line
-from fxpipe.errors import CaptureError, ExecutionError
-from fxpipe.executables import Executables, predict_step, step_schedule
+from fxpipe.decided import Decided
+from fxpipe.executables import Executables
 from fxpipe.execution import StepResult
 from fxpipe.feed import Feed, ReadyMade, WholeBatch
-from fxpipe.ir.cost import CostProfile
-from fxpipe.ir.plan import PartitionPlan
-from fxpipe.ir.schedule import Schedule
-from fxpipe.ir.stage import StageGraph, StageProgram
-from fxpipe.ir.timeline import Timeline
 from fxpipe.options import Options
 from fxpipe.recordings import Recordings
-from fxpipe.report import report
 from fxpipe.running import Seed, run_call, run_differentiable, run_step
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.inline import InlineBackend
@@ -38,16 +28,13 @@ from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import scatter_target
 from fxpipe.situation import Situation, variants_of
-from fxpipe.wrapper import ModelWrapper
-
-_RUNNING: Final[ContextVar[frozenset[int]]] = ContextVar("fxpipe_running", default=frozenset())
-"""Pipelines that the current context runs inside of."""
+from fxpipe.turns import Turns
 
 _ONE: Final = float(1)
 """An object of its own: so that a `scale` of 1.0 that was given is told from none."""
 
 
-class Pipeline(ModelWrapper):
+class Pipeline(Decided):
     """A model cut into stages that run micro-batches under a schedule; made by `fxpipe.compile`.
 
     It has the model's own parameters, buffers, modules, names and training flag, so optimisers,
@@ -59,21 +46,13 @@ class Pipeline(ModelWrapper):
     """
 
     def __init__(self, model: nn.Module, options: Options, line: Line | None = None) -> None:
-        super().__init__(model)
-        self._options = options
-        self._backend = _backend(options)
-        self._lanes = [open_lane(device) for device in options.devices]
-        self._recordings = Recordings(model, options, self._lanes, self._backend, line)
+        lanes, backend = [open_lane(device) for device in options.devices], _backend(options)
+        super().__init__(model, options, Recordings(model, options, lanes, backend, line))
+        self._lanes = lanes
+        self._backend = backend
         self._executables = Executables(options)
-        self._lock = threading.RLock()
-        self._closed = False
+        self._turns = Turns()
         self.steps_done = 0
-
-    def extra_repr(self) -> str:
-        """What is known of the cut."""
-        line = self._recordings.line
-        made = str(line.plan) if line is not None else "not captured yet"
-        return f"{made}; {len(self._options.devices)} ranks, {self._options.chunks} micro-batches"
 
     # ---- running ---------------------------------------------------------------------------------
 
@@ -91,7 +70,7 @@ class Pipeline(ModelWrapper):
             CaptureError: if this is a new way to call the model and cannot be recorded.
             ValueError: if the batched inputs have different numbers of rows, or none.
         """
-        with self._turn():
+        with self._turns.take():
             batch, variants = self._cut(args, kwargs)
             seed = self._seed(variants)
             parameters = [p for p in self.parameters() if p.requires_grad]
@@ -148,7 +127,7 @@ class Pipeline(ModelWrapper):
         if loss_fn is not None and not callable(loss_fn):
             raise TypeError(f"loss_fn must be a function of output and target, got {loss_fn!r}")
         feed: Feed
-        with self._turn():
+        with self._turns.take():
             if micro_batches is not None:
                 calls, targets = ready_made(micro_batches, args, kwargs, inputs, target)
                 feed, variants = self._ready(calls)
@@ -200,37 +179,9 @@ class Pipeline(ModelWrapper):
 
     def capture(self, *args: Any, **kwargs: Any) -> Self:
         """Record the model for this way of calling it, without running the batch."""
-        with self._turn():
+        with self._turns.take():
             self._recordings.situation(args, kwargs)
         return self
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One call after another, whichever threads they come from.
-
-        Raises:
-            ExecutionError: if the pipeline is closed, or this is called from one of its own stages.
-            CaptureError: if a model is being recorded that has this pipeline in it.
-        """
-        if active() is not None:
-            raise CaptureError(
-                "a pipeline is a part of the model that is being recorded: compile the whole model with "
-                "the pipeline's own model (pipe.module) in its place"
-            )
-        running = _RUNNING.get()
-        if id(self) in running:
-            raise ExecutionError(
-                "a pipeline cannot be called from inside its own step (its loss, a hook, a stage): "
-                "call the model itself (pipe.module) there"
-            )
-        if self._closed:
-            raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
-        with self._lock:
-            token = _RUNNING.set(running | {id(self)})
-            try:
-                yield
-            finally:
-                _RUNNING.reset(token)
 
     def _seed(self, variants: Sequence[Situation]) -> Seed:
         if not any(situation.draws for situation in variants):
@@ -238,62 +189,6 @@ class Pipeline(ModelWrapper):
         if self._options.seed is not None:
             return Seed(self._options.seed, self.steps_done)
         return Seed(int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64)), 0)
-
-    # ---- what the compiler made ------------------------------------------------------------------
-
-    @property
-    def plan(self) -> PartitionPlan:
-        """Which stage every node belongs to.
-
-        Raises:
-            CaptureError: if the model has not been captured yet; so do the other properties.
-        """
-        return self._made.plan
-
-    @property
-    def stage_graph(self) -> StageGraph:
-        """The values that cross between stages."""
-        return self._made.stage_graph
-
-    @property
-    def stages(self) -> tuple[StageProgram, ...]:
-        """The source of every stage."""
-        return self._made.stages
-
-    @property
-    def costs(self) -> CostProfile | None:
-        """What the nodes cost."""
-        return self._made.costs
-
-    @property
-    def schedule(self) -> Schedule:
-        """What every rank does in a step of `chunks` micro-batches."""
-        return step_schedule(self._options, self._made, self._options.chunks)
-
-    def predict(self, micro_batches: int | None = None) -> Timeline:
-        """The timeline of a step, simulated with the costs of the stages.
-
-        Args:
-            micro_batches: None: as many as `chunks`.
-
-        Raises:
-            ExecutionError: if the costs are not known (a saved plan was given).
-        """
-        return predict_step(self._options, self._made, micro_batches or self._options.chunks)
-
-    def report(self) -> str:
-        """Tables: the stages and what they cost, what crosses between them, the predicted step."""
-        predicted = self.predict() if self._made.costs is not None else None
-        return report(self._made, predicted, self._options.chunks)
-
-    @property
-    def _made(self) -> Line:
-        if self._recordings.line is None:
-            raise CaptureError(
-                "this pipeline has not captured its model yet: call it once, or give "
-                "fxpipe.compile an example batch (example_args=..., example_kwargs=...)"
-            )
-        return self._recordings.line
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -332,13 +227,15 @@ class Pipeline(ModelWrapper):
                 "compile the model anew"
             )
         options, line = replace(self._options, **choices), self._recordings.line
-        made = Pipeline(self.module, options, None if line is None else line.on(options))
+        made = Pipeline(
+            self.module, options, None if line is None else line.on(options, self.module)
+        )
         made.steps_done = self.steps_done
         return made
 
     def close(self) -> None:
         """End the worker threads. A closed pipeline runs nothing; its model stays usable."""
-        self._closed = True
+        self._turns.close()
         self._recordings.clear()
         self._executables.clear()
         if isinstance(self._options.backend, str):
