@@ -11,6 +11,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from fxpipe import generators
+from fxpipe.generators import PythonGenerators
+
 _MAPPINGS: Final = (dict, OrderedDict, defaultdict, Counter)
 _SEQUENCES: Final = (list, deque)
 _CLOSED: Final = (
@@ -25,7 +28,7 @@ _ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
 _DEPTH: Final = 6
 """Containers and objects inside one another that are looked into."""
 _LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy", "fxpipe"}
-"""Packages whose objects are no plain data: locks, files, queues, generators."""
+"""Packages whose objects are no plain data: locks, files, queues."""
 
 
 class Held:
@@ -36,17 +39,22 @@ class Held:
 
     Attributes:
         tensors: those found on the way, each once.
+        generators: of random numbers, found on the way, each once.
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.generators: list[Any] = []
         self._contents: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
         for value in values:
             self._keep(value, 0)
+        self._states = [generators.state(generator) for generator in self.generators]
 
     def put_back(self) -> None:
         """Every container and object holds the very objects it held at first."""
+        for generator, state in zip(self.generators, self._states, strict=True):
+            generators.set_state(generator, state)
         for cell, content in self._contents:
             refill(cell, content)
 
@@ -56,6 +64,9 @@ class Held:
         if isinstance(value, torch.Tensor) and id(value) not in self._seen:
             self._seen.add(id(value))
             self.tensors.append(value)
+        if isinstance(value, generators.KINDS) and id(value) not in self._seen:
+            self._seen.add(id(value))
+            self.generators.append(value)
         inside = _inside(value)
         if inside is None or id(value) in self._seen or depth > _DEPTH:
             return
@@ -65,6 +76,12 @@ class Held:
             self._contents.append((cell, children))
         for child in children.values() if isinstance(children, dict) else children:
             self._keep(child, depth + 1)
+
+
+def generators_of(modules: Iterable[nn.Module]) -> PythonGenerators:
+    """The generators of ``random`` and NumPy, and those of their kinds that modules hold."""
+    inner = (module for each in modules for module in each.modules())
+    return PythonGenerators(Held(v for m in inner for v in vars(m).values()).generators)
 
 
 def _inside(value: Any) -> tuple[Any, Any] | None:

@@ -173,7 +173,7 @@ class _Generalising:
             try:
                 recording = self._recorded(points[0])
             except CaptureError as error:
-                if points[0] != self._base:
+                if key not in (_BASE, _ROWS):
                     error.add_note(f"This was {self._sizes([points[0]]).difference(1)}.")
                 raise
             except (FallbackError, OtherRowsError):

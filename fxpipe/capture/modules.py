@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -11,12 +11,12 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
-from fxpipe.capture import remedies
+from fxpipe.capture import draws, remedies
 from fxpipe.capture.arguments import Arguments
 from fxpipe.capture.containers import tensors
-from fxpipe.capture.fallback import KeepWholeError, LookInsideError, StoresError
+from fxpipe.capture.draws import PythonDraws
+from fxpipe.capture.fallback import KeepWholeError, LookInsideError, RefusedError, StoresError
 from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
-from fxpipe.capture.restore import python_random
 from fxpipe.capture.spans import (
     Frame,
     changed_argument,
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 Run = Callable[..., Any]
 
+RANDOM_SHARE: Final = 0.5
+"""A module with more than this share of the parameters is not kept whole for drawing numbers that
+torch does not see: there would be nothing left to cut."""
+
 
 class Modules:
     """The module calls of one recording.
@@ -39,7 +43,10 @@ class Modules:
     Attributes:
         spans: of the calls looked through, in order of their start; None while in progress.
         leaf: path of the leaf that runs now.
+        draws: what is drawn from ``random`` and NumPy.
     """
+
+    draws: PythonDraws
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -49,7 +56,6 @@ class Modules:
         self._cached = parametrize._cache_enabled
         self._arguments = Arguments(self._values)
         self._calls: dict[str, int] = {}
-        self._random = python_random()
         self._paths = {id(module): path for path, module in recorder.model.named_modules()}
 
     def call(
@@ -125,6 +131,7 @@ class Modules:
         kwargs: dict[str, Any],
     ) -> Any:
         path, call, via = place
+        self._check_random()
         given = tuple(self._values.argument(value, path) for value in args)
         named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
         sized = self._values.is_sized_by_data(_shaping(module, args, kwargs))
@@ -132,7 +139,7 @@ class Modules:
         held = _buffers(module, path)
         self.leaf = path
         try:
-            with self._recorder.watch.measure() as effects:
+            with self._recorder.watch.measure() as effects, self.draws.leaf() as drew:
                 result = self._recorder.run_leaf(module, run, args, kwargs)
         finally:
             self.leaf = None
@@ -140,7 +147,6 @@ class Modules:
             if buffer is not held.get(name):
                 self._script.replace_buffer(name, held.get(name), buffer, effects)
                 self._values.hidden[id(buffer)] = (buffer, path)
-        self._random = python_random() if self._recorder.decisions.watch_random else ()
         changed = changed_argument(objects)
         if changed is not None:
             reason = f"it changes a {type(changed).__name__} that it is handed"
@@ -149,6 +155,9 @@ class Modules:
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
+        kept_for = self._recorder.decisions.leaves.get(path)
+        if drew.answer or (kept_for is not None and kept_for.reason == draws.REASON):
+            node.meta["python_random"] = True
         self._values.changed_by_modules.update(node.meta["buffers"])
         self._values.bind(result, node, Dependence.WEIGHTS, sized)
         return result
@@ -176,14 +185,21 @@ class Modules:
         return result
 
     def _check_random(self) -> None:
-        """Refuse draws from ``random`` or NumPy in the module call in progress."""
-        if not self._recorder.decisions.watch_random or not self._script.frames:
+        """Refuse draws from ``random`` or NumPy in the module call in progress.
+
+        Raises:
+            KeepWholeError: if the module may stay whole.
+            RefusedError: if it is most of the model.
+        """
+        if not self._script.frames or not self.draws.since_last():
             return
-        if python_random() != self._random:
-            raise self._recorder.keep_whole(
-                "its Python code draws from random or numpy.random, which a recording would freeze",
-                remedy=remedies.RANDOM,
-            )
+        path = self._script.frame.path
+        kind = RefusedError if self._recorder.share(path) > RANDOM_SHARE else KeepWholeError
+        sources, frame = self._script.sources, self._script.frame
+        here = self.draws.source or sources.here() or sources.forward_of(frame.module)
+        remedy = draws.remedy(self._recorder.model, path)
+        self._recorder.failure = kind(draws.REASON, path, here, remedy=remedy)
+        raise self._recorder.failure
 
     def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._arguments.open(frame, args, kwargs)

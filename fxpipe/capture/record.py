@@ -13,13 +13,14 @@ from torch import nn
 
 from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.copies import copied
+from fxpipe.capture.draws import PythonDraws
 from fxpipe.capture.fake import FakeRecorder
 from fxpipe.capture.fallback import Decisions, FallbackError, StoresError
 from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
-from fxpipe.capture.restore import ModelState, Modes, Randomness, python_random
+from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.spans import close_spans
 from fxpipe.capture.values import Dependence
@@ -123,24 +124,25 @@ def record_once(
         FallbackError: if another decision is needed.
     """
     with ExitStack() as stack:
-        originals = stack.enter_context(ModelState(model)).originals
+        held = stack.enter_context(ModelState(model))
         for state in (Randomness(), Modes(), uncompiled()):
             stack.enter_context(state)
         if mode == "fake":
             fakes = stack.enter_context(FakeModel(model))
-            recorder: Recorder = FakeRecorder(model, decisions, fakes, originals)
+            recorder: Recorder = FakeRecorder(model, decisions, fakes, held.originals)
             given = [_fake_copy(leaf, fakes) for leaf in leaves]
             stack.enter_context(fakes.mode)
         else:
-            recorder = Recorder(model, decisions, originals)
+            recorder = Recorder(model, decisions, held.originals)
             given = [copied(leaf) for leaf in leaves]
         placeholders = _placeholders(recorder, model, given, layout)
         if isinstance(recorder, FakeRecorder):
             recorder.inputs = _by_placeholder(placeholders, leaves)
         recorder.script.kept = {} if keep_values else None
-        before = python_random()
+        draws = PythonDraws(held.generators, decisions.watch_random)
+        recorder.modules.draws = draws
         outputs, result = _run(recorder, model, layout.unflatten(given))
-        drew = python_random() != before
+        drew = draws.any
     recorder.values.refresh()
     script = recorder.script
     return Recording(
@@ -159,7 +161,8 @@ def record_once(
 def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], Layout]:
     args, kwargs = call
     try:
-        with patched(recorder), recorder.watch, recorder:
+        draws = recorder.modules.draws.watched(recorder.script.sources)
+        with patched(recorder), recorder.watch, recorder, draws:
             result = model(*args, **kwargs)
     except Exception:
         if recorder.failure is not None:  # something in between made another error of it

@@ -231,11 +231,13 @@ class Recorder(TorchFunctionMode):
 
     def is_small(self, path: str) -> bool:
         """Whether a module is no loss if it stays whole."""
-        if not path:
-            return False
+        return bool(path) and self.share(path) <= GUARD_SHARE
+
+    def share(self, path: str) -> float:
+        """The share of the model's parameters that a module has; 0 if the model has none."""
         total = sum(parameter.numel() for parameter in self.model.parameters())
         module = self.model.get_submodule(path)
-        return sum(p.numel() for p in module.parameters()) <= GUARD_SHARE * total
+        return sum(p.numel() for p in module.parameters()) / max(total, 1)
 
     def _unseen(self, operator: Any, arguments: Any) -> AbstractContextManager[None] | None:
         """The context for an operator that compiled code runs on constants; None if it was seen.

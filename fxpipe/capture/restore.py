@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fxpipe.generators import PythonGenerators
 from fxpipe.held import Held, refill
 from fxpipe.originals import Originals
 
@@ -78,15 +79,9 @@ class Randomness:
         np.random.set_state(self._numpy)
 
 
-def python_random() -> tuple[Any, ...]:
-    """The states of ``random`` and of NumPy's generator, comparable with ``==``."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
-    return random.getstate(), kind, bytes(np.asarray(keys).data), position, has_gauss, gauss
-
-
 def random_states() -> tuple[Any, ...]:
     """The states of all default generators, one after another."""
-    return (torch.get_rng_state(), *_cuda_states(), str(python_random()))
+    return (torch.get_rng_state(), *_cuda_states(), str(PythonGenerators().now()))
 
 
 def _cuda_states() -> list[torch.Tensor]:
@@ -129,6 +124,11 @@ class ModelState:
         self._values = self._copies()
         self.originals = Originals(self._model, self._written)
         return self
+
+    @property
+    def generators(self) -> PythonGenerators:
+        """Those of ``random`` and NumPy, and of their kinds that the model holds."""
+        return PythonGenerators(self._held.generators)
 
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

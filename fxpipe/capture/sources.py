@@ -19,7 +19,12 @@ _OURS: Final = (
 )
 _LIBRARY: Final = tuple(
     os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep + name
-    for module, name in ((os, "contextlib.py"), (os, "functools.py"), (os, "threading.py"))
+    for module, name in (
+        (os, "contextlib.py"),
+        (os, "functools.py"),
+        (os, "threading.py"),
+        (os, "random.py"),
+    )
 )
 _RECORD: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record.py")
 """What calls the model: further out nothing belongs to it."""
@@ -33,7 +38,11 @@ class Sources:
 
     def here(self) -> str:
         """The model's innermost line that is neither torch's nor fxpipe's; "" if there is none."""
-        frame: FrameType | None = sys._getframe(1)
+        return self.of(sys._getframe(1))
+
+    def of(self, innermost: FrameType) -> str:
+        """The same, from another frame on."""
+        frame: FrameType | None = innermost
         while frame is not None:
             code = frame.f_code
             if code.co_filename == _RECORD:
@@ -42,6 +51,11 @@ class Sources:
                 return self._text(code, frame.f_lineno)
             frame = frame.f_back
         return ""
+
+    def forward_of(self, module: torch.nn.Module | None) -> str:
+        """Where a module's forward begins; "" if it has no code."""
+        code = getattr(getattr(type(module), "forward", None), "__code__", None)
+        return "" if code is None else self._text(code, code.co_firstlineno)
 
     def _text(self, code: CodeType, line: int) -> str:
         key = (code, line)

@@ -155,6 +155,7 @@ class StageSource:
             random=random_scopes(part.steps),
             buffers=tuple(dict.fromkeys(changed)),
             needs_keys=self.needs_keys,
+            draws_python=any(node.meta.get("python_random") for node in part.nodes),
             needs_device=self.write.names_device,
             needs_deferring=bool(self.put_off.nodes),
             split_layers=self.put_off.layers,

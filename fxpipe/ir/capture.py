@@ -12,6 +12,7 @@ Facts about single nodes live in ``node.meta`` (all of them set by the recorder,
     "draws"     int               random draws the node makes (0: it is deterministic)
     "rng"       tuple[str, int]   (scope, first draw in it) of a node that draws; the scope is
                                   'path#call' of the innermost module and keys the random numbers
+    "python_random"  bool         True for a leaf that draws from random or NumPy; else absent
     "regions"   tuple[int, ...]   autocast and grad-mode regions the node lies in (no cut inside one)
     "via"       str               "call" or "forward": how a call_module node called its module
 """

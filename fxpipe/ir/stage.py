@@ -165,6 +165,7 @@ class StageProgram:
             (``self.deferring(F.linear)(x, weight)``).
         split_layers: paths of layers that can put off the gradients of their weights.
         split_scopes: modules the stage calls whose own forward has operators that can.
+        draws_python: whether modules that the stage calls draw from ``random`` or NumPy.
         needs_device: whether the source names ``self.device``, the device its stage runs on.
         lines: line number of `source` → "module path, user's source line", for error notes.
     """
@@ -182,6 +183,7 @@ class StageProgram:
     random: tuple[RandomScope, ...] = ()
     buffers: tuple[str, ...] = ()
     needs_keys: bool = False
+    draws_python: bool = False
     needs_device: bool = False
     needs_deferring: bool = False
     split_layers: tuple[str, ...] = ()

@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fxpipe.generators import PythonStates
+
 
 class Recompute(StrEnum):
     """Which micro-batches keep only their inputs, and run forward again at backward."""
@@ -37,10 +39,17 @@ _ABSENT: Final = object()
 
 @dataclass(frozen=True)
 class Found:
-    """The buffers as a forward found them: those it changes or makes, and all that it may replace."""
+    """What a forward found.
+
+    Attributes:
+        changed: the buffers that it changes or makes.
+        all: those that it may replace.
+        random: the states of ``random`` and NumPy, if the forward draws from them and runs again.
+    """
 
     changed: Sequence[Any]
     all: Sequence[Mapping[str, Any]]
+    random: PythonStates | None = None
 
 
 class ChangedBuffers:

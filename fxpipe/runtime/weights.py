@@ -9,13 +9,14 @@ the leaves' gradients are added to the parameter's at the end, in order of the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from fxpipe.held import generators_of
 from fxpipe.ir.stage import StageProgram
 from fxpipe.runtime.batch_norm import StageNorms, Statistics, can_defer
 from fxpipe.runtime.keyed import KeyedMode
@@ -80,6 +81,7 @@ class StageWeights:
             list(self._changed_places()), _buffers_of(called, self._deferred)
         )
         self._leaves: Leaves = NO_LEAVES
+        self._python = generators_of(called) if program.draws_python else None
 
     # ---- made once -------------------------------------------------------------------------------
 
@@ -192,12 +194,17 @@ class StageWeights:
         kept = reruns or (graph and self.changed.are_there)
         found = self.changed.found() if kept else None
         self.changed.fork()
+        if found is not None and reruns and self._python is not None:
+            return replace(found, random=self._python.states())
         return found
 
     @contextmanager
     def again(self, step: Step, micro_batch: int, buffers: Found) -> Iterator[None]:
         """The same for running a forward again: its buffers as `begin` gave them, no new statistics."""
-        with self.changed.as_in(buffers):
+        with ExitStack() as stack:
+            stack.enter_context(self.changed.as_in(buffers))
+            if self._python is not None and buffers.random is not None:
+                stack.enter_context(self._python.replayed(buffers.random))
             self._prepare(step, micro_batch, None, keeps_graph=True)
             yield
 

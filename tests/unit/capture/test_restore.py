@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpipe.capture.restore import ModelState, Modes, Randomness, python_random, random_states
+from fxpipe.capture.restore import ModelState, Modes, Randomness, random_states
 
 
 class Changes(nn.Module):
@@ -88,16 +88,6 @@ def test_generators_are_put_back() -> None:
     after = random_states()
     assert torch.equal(after[0], before[0])
     assert after[1:] == before[1:]
-
-
-def test_python_generators_show_use() -> None:
-    start = python_random()
-    assert python_random() == start
-    np.random.rand()
-    middle = python_random()
-    assert middle != start
-    random.random()
-    assert python_random() != middle
 
 
 def test_modes_are_put_back() -> None:

@@ -1,0 +1,82 @@
+"""Modules that draw from ``random`` or NumPy: kept whole in a stage, they draw as in eager."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxpipe
+from tests.equivalence.compare import same
+from tests.reference import run_eager_step
+
+
+class Skips(nn.Module):
+    """Stochastic depth, with a scale from NumPy and one from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.generator = random.Random(7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and random.random() < 0.5:
+            return x
+        scale = float(np.random.rand()) + self.generator.random() if self.training else 1.5
+        return x + self.body(x) * scale
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.skips = nn.Sequential(Skips(), Skips())
+        self.last = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.skips(self.first(x))
+        for layer in self.last:
+            h = layer(h).tanh()
+        return h
+
+
+def seed() -> None:
+    random.seed(11)
+    np.random.seed(11)
+
+
+def loss_fn(output: Tensor, target: Any) -> Tensor:
+    return output.square().mean()
+
+
+@pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_steps_draw_as_eager_micro_batches_do(recompute: str, schedule: str) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    eager = copy.deepcopy(model)
+    x = torch.randn(8, 8)
+    options: dict[str, Any] = {"recompute": recompute, "schedule": schedule}
+    with fxpipe.compile(
+        model, ["cpu"] * 2, 4, cuts=["last.0"], threads_per_rank=1, costs="estimate", **options
+    ) as pipe:
+        assert [leaf.path for leaf in pipe.capture(x)._made.capture.leaves] == [
+            "skips.0",
+            "skips.1",
+        ]
+        seed()
+        losses = [pipe.step(x, loss_fn=loss_fn).loss for _ in range(3)]
+        drawn = random.random(), np.random.rand()
+    seed()
+    wanted = [run_eager_step(eager, (x,), chunks=4, loss_fn=loss_fn).loss for _ in range(3)]
+    assert drawn == (random.random(), np.random.rand())
+    for one, two in zip(losses, wanted, strict=True):
+        same(one, two, "loss")
+    for (name, one), two in zip(model.named_parameters(), eager.parameters(), strict=True):
+        same(one.grad, two.grad, name)
+    assert model.skips[0].generator.getstate() == eager.skips[0].generator.getstate()
