@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from tests.zoo.entry import Entry
 
 
-def _unet2d() -> nn.Module:
+def _unet2d(dropout: float = 0.0) -> nn.Module:
     from diffusers import UNet2DModel
 
     return UNet2DModel(
@@ -21,6 +22,7 @@ def _unet2d() -> nn.Module:
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         attention_head_dim=4,
+        dropout=dropout,
     )
 
 
@@ -102,7 +104,13 @@ def _steps(g: torch.Generator, rows: int) -> Tensor:
 
 
 ENTRIES = (
-    Entry("diffusers UNet2DModel", "diffusers", _unet2d, _unet2d_batch),
+    Entry(
+        "diffusers UNet2DModel",
+        "diffusers",
+        _unet2d,
+        _unet2d_batch,
+        with_dropout=partial(_unet2d, 0.2),
+    ),
     Entry(
         "diffusers UNet2DConditionModel",
         "diffusers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ def images(*shape: int) -> Callable[[int, int], tuple[tuple[Any, ...], dict[str,
     return batch
 
 
-def _unet() -> nn.Module:
+def _unet(dropout: float = 0.0) -> nn.Module:
     from monai.networks.nets import UNet
 
-    return UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=2)
+    return UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=2, dropout=dropout)
 
 
 def _basic_unet() -> nn.Module:
@@ -62,7 +63,7 @@ def _dense_net() -> nn.Module:
 
 
 ENTRIES = (
-    Entry("MONAI UNet", "MONAI", _unet, images(1, 16, 16)),
+    Entry("MONAI UNet", "MONAI", _unet, images(1, 16, 16), with_dropout=partial(_unet, 0.2)),
     Entry("MONAI BasicUNet", "MONAI", _basic_unet, images(1, 32, 32)),
     Entry("MONAI AttentionUnet", "MONAI", _attention_unet, images(1, 16, 16)),
     Entry("MONAI UNETR", "MONAI", _unetr, images(1, 32, 32), slow=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ def _x_decoder_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, A
     return (torch.randint(0, 40, (rows, 10), generator=g),), {"mask": torch.arange(10) < lengths}
 
 
-def _transformer() -> nn.Module:
-    return nn.Transformer(16, 2, 2, 2, 32, dropout=0.0, batch_first=True)
+def _transformer(dropout: float = 0.0) -> nn.Module:
+    return nn.Transformer(16, 2, 2, 2, 32, dropout=dropout, batch_first=True)
 
 
 def _transformer_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -42,5 +43,11 @@ def _transformer_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str,
 
 ENTRIES = (
     Entry("x-transformers decoder", "x-transformers", _x_decoder, _x_decoder_batch),
-    Entry("torch.nn.Transformer", "torch", _transformer, _transformer_batch),
+    Entry(
+        "torch.nn.Transformer",
+        "torch",
+        _transformer,
+        _transformer_batch,
+        with_dropout=partial(_transformer, 0.2),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,10 @@ def _ids(g: torch.Generator, *shape: int) -> Tensor:
     return torch.randint(1, WORDS, shape, generator=g)
 
 
-def _gpt() -> nn.Module:
+def _gpt(dropout: float = 0.0) -> nn.Module:
     from examples.models.gpt import GPT
 
-    return GPT(WORDS, 16, depth=4, width=16, heads=2)
+    return GPT(WORDS, 16, depth=4, width=16, heads=2, dropout=dropout)
 
 
 def _gpt_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -45,10 +46,10 @@ def _dlrm_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (dense, sparse), {}
 
 
-def _tagger() -> nn.Module:
+def _tagger(dropout: float = 0.0) -> nn.Module:
     from examples.models.tagger import Tagger
 
-    return Tagger(WORDS, 5, width=8, layers=2)
+    return Tagger(WORDS, 5, width=8, layers=2, dropout=dropout)
 
 
 def _tagger_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -56,10 +57,10 @@ def _tagger_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]
     return (_ids(g, rows, 9), torch.randint(1, 10, (rows,), generator=g)), {}
 
 
-def _gnmt() -> nn.Module:
+def _gnmt(dropout: float = 0.0) -> nn.Module:
     from examples.models.gnmt import GNMT
 
-    return GNMT(WORDS, width=8, layers=3)
+    return GNMT(WORDS, width=8, layers=3, dropout=dropout)
 
 
 def _gnmt_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -69,8 +70,8 @@ def _gnmt_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 ENTRIES = (
-    Entry("nanoGPT-like", "own", _gpt, _gpt_batch, loss=_second),
+    Entry("nanoGPT-like", "own", _gpt, _gpt_batch, loss=_second, with_dropout=partial(_gpt, 0.2)),
     Entry("DLRM-like", "own", _dlrm, _dlrm_batch),
-    Entry("LSTM tagger, packed", "own", _tagger, _tagger_batch),
-    Entry("GNMT-like", "own", _gnmt, _gnmt_batch),
+    Entry("LSTM tagger, packed", "own", _tagger, _tagger_batch, with_dropout=partial(_tagger, 0.2)),
+    Entry("GNMT-like", "own", _gnmt, _gnmt_batch, with_dropout=partial(_gnmt, 0.2)),
 )
