@@ -86,6 +86,63 @@ class Keeping(nn.Module):
         return self.last + x
 
 
+class Routed(nn.Module):
+    """Rows go to the expert they like best: sizes depend on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, WIDTH)
+        share, best = self.router(flat).softmax(-1).max(-1)
+        made = torch.zeros_like(flat)
+        for n, expert in enumerate(self.experts):
+            (rows,) = torch.where(best == n)
+            if len(rows):
+                made.index_add_(0, rows, expert(flat[rows]) * share[rows, None])
+        return made.view_as(x)
+
+
+class Deciding(nn.Module):
+    """Goes one way or the other, as a value says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(x) if x.detach().sum().item() > 0 else torch.tanh(self.down(x))
+
+
+class Hooked(nn.Module):
+    """Its layer has a hook that changes the result, and logs of what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))
+        self.log: list[Tensor] = []
+        self.layer.register_forward_hook(lambda module, args, output: output + args[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.log.clear()
+        self.log.append(self.layer(x))
+        return self.log[-1].tanh() + self.log[0]
+
+
+class Attending(nn.Module):
+    """Attention over the positions, under a mask made from the shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).triu(1)
+        return x + self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
 class Tripled(torch.autograd.Function):
     """Its gradient is not that of its arithmetic."""
 
@@ -144,6 +201,34 @@ def written_late(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
     """Writes into a value that other steps may have read, or will read."""
     a.add_(0.25)
     return a + b
+
+
+def written_through_a_view(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    part = a[..., 1:].transpose(1, 2)
+    part[:, 0].mul_(0.5)
+    return b - a
+
+
+def pooled(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    return F.adaptive_avg_pool1d(a.mT, 1).mT + b.amax(1, keepdim=True) * a
+
+
+def paired(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    apart = a[:, :, None] - b[:, None]
+    return torch.einsum("nijd,nijd->nid", apart, apart).div(a.size(1)) + b
+
+
+def shrunk(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    half = a[:, ::2][:, : -(-a.size(1) // 2)]
+    return half.repeat_interleave(2, dim=1)[:, : b.shape[1]] * b
+
+
+def guarded(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    try:
+        return (a @ b) + a
+    except RuntimeError:
+        assert a.shape[-1] != b.shape[-2]
+        return torch.addcmul(a, b, b, value=0.5)
 
 
 def table(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
@@ -205,7 +290,8 @@ FUNCTIONS: Final[dict[str, Step]] = {
     **{
         function.__name__: function
         for function in (
-            over_time, while_wide, by_shape, by_mode, reshaped, in_place, written_late, table, indexed,
+            over_time, while_wide, by_shape, by_mode, reshaped, in_place, written_late,
+            written_through_a_view, table, pooled, paired, shrunk, guarded, indexed,
             without_gradient, in_half, checkpointed, comprehended, handwritten, spectral, dropped, noisy,
         )
     },
@@ -217,6 +303,10 @@ MODULES: Final[dict[str, Callable[[], nn.Module]]] = {
     "recurrent": Recurrent,
     "counting": Counting,
     "keeping": Keeping,
+    "routed": Routed,
+    "deciding": Deciding,
+    "hooked": Hooked,
+    "attending": Attending,
     "dropout": lambda: nn.Dropout(0.4),
     "dropout_in_place": lambda: nn.Sequential(
         nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2, inplace=True)

@@ -203,8 +203,9 @@ class Recorder(TorchFunctionMode):
         """The value that Python takes out of a tensor, with a node that checks it in later runs.
 
         Raises:
-            KeepWholeError: if the module is small enough to decide for itself, or nobody else can know.
-            RefusedError: if it is a number that differs from input to input.
+            KeepWholeError: if the module is small enough to decide for itself, or nobody else can know,
+                or it takes a number that differs from input to input.
+            RefusedError: if the model itself takes such a number.
         """
         checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
         if not checkable or self.is_small(self.script.frame.path):
@@ -214,20 +215,20 @@ class Recorder(TorchFunctionMode):
         node = self.script.emit(form.op, form.target, *self._arguments(form))
         value = self.value_of(node, lambda: func(*args, **kwargs))
         if on is Dependence.INPUTS and functions.is_fractional(value):
-            raise self._refuse_number(func)
+            raise self._takes_number(func)
         node.meta["spec"] = value if isinstance(value, bool | int | float) else None
         self.script.emit("call_function", ops.check_value, (node, value))
         return value
 
-    def _refuse_number(self, func: Any) -> RefusedError:
-        return RefusedError(
-            "its Python code takes a fractional number out of an input, so that nearly every "
-            "micro-batch would need a recording of its own",
-            self.script.frame.path,
-            self.script.sources.here(),
-            str(getattr(func, "__name__", func)),
-            remedy=remedies.FRACTION,
-        )
+    def _takes_number(self, func: Any) -> FallbackError:
+        reason = "its Python code takes a fractional number out of an input"
+        path = self.script.frame.path
+        if path:
+            return self.keep_whole(reason, func, remedy=remedies.FRACTION)
+        reason += ", so that nearly every micro-batch would need a recording of its own"
+        operation = str(getattr(func, "__name__", func))
+        here = self.script.sources.here()
+        return RefusedError(reason, path, here, operation, remedy=remedies.FRACTION)
 
     def is_small(self, path: str) -> bool:
         """Whether a module is no loss if it stays whole."""

@@ -200,6 +200,13 @@ def test_small_module_that_takes_a_fractional_number_stays_whole() -> None:
     assert guards_of(capture) == ()
 
 
+def test_so_does_a_large_module_inside_of_the_model() -> None:
+    capture = trace(small.Chain(Scales(lambda x: x.max().item()), small.Mlp()), (X,))
+    (leaf,) = capture.leaves
+    assert leaf.path == "parts.0"
+    assert "a fractional number out of an input" in leaf.reason
+
+
 def test_a_decision_may_follow_the_batch_size() -> None:
     class CountsRows(nn.Module):
         def __init__(self) -> None:
