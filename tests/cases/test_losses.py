@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.cases.blocks import WIDTH, WORDS, Block, each
-from tests.exact import Batch, Kind, assert_exact_in_every_mode, vectors
+from tests.exact import RECOMPUTE, SCHEDULES, Batch, Kind, assert_exact_in_every_mode, vectors
 
 
 class TokenLoss(nn.Module):
@@ -141,6 +141,30 @@ def test_a_mean_over_tokens_outside_of_the_model(stages: int, recompute: str) ->
     expected = of_tokens(eager(ids), labels)
     expected.backward()
     torch.testing.assert_close(loss, expected)
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def labelled(args: Any, kwargs: Any, target: Any) -> int:
+    return int((args[1] != -100).sum())
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("chunks", [4, 8])
+def test_a_mean_over_tokens_inside_of_the_model(
+    stages: int, schedule: str, recompute: str, chunks: int
+) -> None:
+    """Weighted by labels that count; a micro-batch without any, whose loss is NaN, is left out."""
+    kind = KINDS["inside"]
+    ids, labels = uneven()
+    model, eager = kind.model(), kind.model()
+    with kind.pipe(model, stages, schedule=schedule, recompute=recompute, chunks=chunks) as pipe:
+        result = pipe.step(ids, labels, weights=labelled)
+    expected = eager(ids, labels)
+    expected.backward()
+    torch.testing.assert_close(result.loss, expected)
     for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
 
