@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fxpipe.compiler import Line
+from fxpipe.findings.examine import examine
 from fxpipe.ir.timeline import Timeline
+from fxpipe.viz.findings import sections
 from fxpipe.viz.text import plan_table, rank_table
 
 
 def report(line: Line, predicted: Timeline | None, micro_batches: int) -> str:
-    """The capture, the stages and the predicted step, as text.
+    """The capture, the stages, the predicted step, and what the capture's own report says, as text.
 
     Args:
         line: what the compiler made.
@@ -30,4 +32,5 @@ def report(line: Line, predicted: Timeline | None, micro_batches: int) -> str:
             f"predicted step of {micro_batches} micro-batches: {predicted.makespan * 1e3:.2f} ms, "
             f"bubble {predicted.bubble:.1%}\n{rank_table(predicted)}"
         )
+    parts += sections(examine(line.capture, line.plan, line.costs))
     return "\n\n".join(parts)

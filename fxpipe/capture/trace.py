@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -144,6 +145,7 @@ def _capture(call: Call, mode: str, verify: bool) -> Capture:
         mode=mode,
         batch_size=general.rows,
         leaves=leaf_reports(call.model, recording.graph, decisions),
+        recorded_from=weakref.ref(call.model),
     )
     if verify and not call.has_no_data:
         _verify(capture, call, call.leaves, decisions)

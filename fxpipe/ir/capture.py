@@ -29,6 +29,8 @@ from fxpipe.ir.spec import ValueSpec
 if TYPE_CHECKING:
     import torch.fx
 
+    from fxpipe.ir.cost import CostProfile
+    from fxpipe.ir.plan import PartitionPlan
     from fxpipe.ir.signature import CallSignature
 
 
@@ -128,6 +130,7 @@ class Capture:
         batch_size: rows of the recorded micro-batch (specs hold for this size).
         leaves: modules that stay whole by fallback.
         situation: hashable key of what the graph depends on besides the batch size.
+        recorded_from: gives the module that was recorded, while it lives.
     """
 
     graph: torch.fx.Graph
@@ -140,6 +143,9 @@ class Capture:
     batch_size: int
     leaves: tuple[LeafReport, ...] = ()
     situation: object = None
+    recorded_from: Callable[[], torch.nn.Module | None] = field(
+        default=type(None), repr=False, compare=False
+    )
     _names: dict[str, torch.fx.Node] = field(default_factory=dict, repr=False, compare=False)
 
     def node(self, name: str) -> torch.fx.Node:
@@ -173,6 +179,37 @@ class Capture:
         """Shapes and dtypes of a node's value at the recorded batch size."""
         value: ValueSpec = self.node(name).meta["spec"]
         return value
+
+    def report(
+        self,
+        plan: PartitionPlan | None = None,
+        *,
+        costs: CostProfile | None = None,
+        depth: int | None = None,
+    ) -> str:
+        """What the capture is made of, how well it can be cut, and what a plan makes of it, as text.
+
+        Inputs and their free dimensions; the nodes of every module, and whether the stages call it;
+        modules that stay whole, and how to change that; decisions on data; values that are no tensors
+        and cross; the largest indivisible unit, which bounds how even stages can be.
+
+        Args:
+            plan: a cut of this capture; None: what holds for all of them.
+            costs: what the nodes cost; None: estimated, if the module that was recorded still lives.
+            depth: how many levels of modules are listed. None: all that are not inside of a called
+                one if there is a plan, else three.
+
+        Raises:
+            IllegalPlanError: if the plan was made for another capture.
+        """
+        # The one import from a layer above: a report is looked for here (docs/adr).
+        from fxpipe.findings.examine import report
+
+        return report(self, plan, costs=costs, depth=depth)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles do not know the module that was recorded."""
+        return {**self.__dict__, "recorded_from": type(None)}
 
     def fingerprint(self) -> str:
         """A short hash of the graph's text: a plan made for another graph is told apart by it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from fxpipe.ir.capture import LeafReport
 
@@ -36,7 +38,7 @@ class SpanFinding:
         share: of the cost of all nodes; None if the costs are not known.
         fate: what becomes of it; None without a plan.
         stages: the stages its nodes are in; empty without a plan.
-        reason: which cuts divide it, or why it is written out.
+        reason: which cuts divide it, or why it is written out; without a plan, why no plan calls it.
     """
 
     path: str
@@ -81,7 +83,7 @@ class CrossingFinding:
         value: name of the node that makes it.
         text: what it was when recorded, as text.
         path: of the module that makes it.
-        source: the user's line.
+        source: the user's line; the expression, if fxpipe has added it for the batch size.
         producer: its stage; None without a plan.
         consumers: the stages that read it; without a plan none, and legal cuts lie between its
             making and its last use.
@@ -103,14 +105,14 @@ class InputFinding:
         name: of the leaf.
         text: its dtype and shape, or the constant.
         batch_dim: the dimension cut into micro-batches; None if it is given whole.
-        dynamic: further dimensions whose size is free.
+        dynamic: further dimensions whose size is free, each with the name of the size.
         is_constant: whether it is no tensor, so that another value is another situation.
     """
 
     name: str
     text: str
     batch_dim: int | None
-    dynamic: tuple[int, ...] = ()
+    dynamic: tuple[tuple[int, str], ...] = ()
     is_constant: bool = False
 
 
@@ -164,3 +166,36 @@ class Findings:
     crossings: tuple[CrossingFinding, ...]
     legal_cuts: int
     largest: UnitFinding | None
+
+
+def findings_from(data: Mapping[str, Any]) -> Findings:
+    """The findings that ``dataclasses.asdict`` took apart, with lists in place of tuples."""
+    return Findings(
+        capture=data["capture"],
+        plan=data["plan"],
+        costs=data["costs"],
+        num_nodes=data["num_nodes"],
+        inputs=tuple(
+            InputFinding(**{**each, "dynamic": tuple((dim, name) for dim, name in each["dynamic"])})
+            for each in data["inputs"]
+        ),
+        spans=tuple(_span_from(each) for each in data["spans"]),
+        leaves=tuple(LeafReport(**each) for each in data["leaves"]),
+        guards=tuple(
+            GuardFinding(
+                **{**each, "inputs": tuple(each["inputs"]), "buffers": tuple(each["buffers"])}
+            )
+            for each in data["guards"]
+        ),
+        crossings=tuple(
+            CrossingFinding(**{**each, "consumers": tuple(each["consumers"])})
+            for each in data["crossings"]
+        ),
+        legal_cuts=data["legal_cuts"],
+        largest=None if data["largest"] is None else UnitFinding(**data["largest"]),
+    )
+
+
+def _span_from(data: Mapping[str, Any]) -> SpanFinding:
+    fate = None if data["fate"] is None else Fate(data["fate"])
+    return SpanFinding(**{**data, "fate": fate, "stages": tuple(data["stages"])})

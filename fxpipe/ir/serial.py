@@ -26,6 +26,7 @@ from fxpipe.ir.action import (
 )
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import CostProfile, NodeCost
+from fxpipe.ir.findings import Findings, findings_from
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.spec import Opaque, TensorSpec
@@ -35,7 +36,9 @@ from fxpipe.ir.timeline import Span, Timeline
 VERSION: Final = 1
 """Raised whenever an older reader would misunderstand a newer file."""
 
-Saved: TypeAlias = PartitionPlan | CostProfile | Cluster | Schedule | Timeline | StageGraph
+Saved: TypeAlias = (
+    PartitionPlan | CostProfile | Cluster | Schedule | Timeline | StageGraph | Findings
+)
 """What can be saved."""
 
 T = TypeVar("T", bound=Saved)
@@ -256,4 +259,5 @@ _CODECS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Saved]]]
     "Schedule": (_write_schedule, _read_schedule),
     "Timeline": (_write_timeline, _read_timeline),
     "StageGraph": (_write_graph, _read_graph),
+    "Findings": (asdict, findings_from),
 }

@@ -103,7 +103,10 @@ def test_nothing_is_known_before_the_first_call(pipe: fxpipe.Pipeline) -> None:
             getattr(pipe, name)
     pipe(X)
     assert pipe.plan.num_stages == 2
-    assert "predicted step of 4 micro-batches" in pipe.report()
+    report = pipe.report()
+    assert "predicted step of 4 micro-batches" in report
+    assert "stages 0, 1: divided, cut before" in report
+    assert "Legal cuts: " in report
 
 
 def test_a_plan_is_saved_and_loaded(pipe: fxpipe.Pipeline, model: Net) -> None:

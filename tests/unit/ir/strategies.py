@@ -15,8 +15,18 @@ from fxpipe.ir.action import (
     Transfer,
     Update,
 )
+from fxpipe.ir.capture import LeafReport
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import CostProfile, NodeCost, StageCost
+from fxpipe.ir.findings import (
+    CrossingFinding,
+    Fate,
+    Findings,
+    GuardFinding,
+    InputFinding,
+    SpanFinding,
+    UnitFinding,
+)
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec
@@ -167,3 +177,49 @@ def counts(draw: st.DrawFn) -> tuple[int, int, int]:
     """(stages, ranks, micro-batches) that a schedule can have."""
     ranks = draw(st.integers(1, 4))
     return draw(st.integers(ranks, 3 * ranks)), ranks, draw(st.integers(1, 9))
+
+
+def _few(of: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(of, max_size=3).map(tuple)
+
+
+_stages = _few(st.integers(0, 7))
+findings = st.builds(
+    Findings,
+    names,
+    names,
+    names,
+    st.integers(0, 99),
+    inputs=_few(
+        st.builds(
+            InputFinding,
+            names,
+            names,
+            st.none() | st.integers(0, 3),
+            _few(st.tuples(st.integers(0, 3), names)),
+            st.booleans(),
+        )
+    ),
+    spans=_few(
+        st.builds(
+            SpanFinding,
+            names,
+            st.integers(0, 3),
+            names,
+            st.none() | st.integers(0, 9),
+            st.integers(0, 9),
+            st.none() | seconds,
+            st.none() | st.sampled_from(Fate),
+            _stages,
+            names,
+        )
+    ),
+    leaves=_few(st.builds(LeafReport, *[names] * 6)),
+    guards=_few(st.builds(GuardFinding, *[names] * 4, _few(names), _few(names), st.none() | names)),
+    crossings=_few(
+        st.builds(CrossingFinding, *[names] * 4, st.none() | st.integers(0, 7), _stages)
+    ),
+    legal_cuts=st.integers(0, 99),
+    largest=st.none()
+    | st.builds(UnitFinding, names, names, st.integers(1, 9), names, st.none() | seconds, names),
+)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from fxpipe.errors import FormatError
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import CostProfile
+from fxpipe.ir.findings import Findings
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.serial import from_json, to_json
@@ -106,3 +107,9 @@ def test_what_is_not_saved_is_refused() -> None:
         to_json(TensorSpec((1,), "float32"))  # type: ignore[arg-type]
     with pytest.raises(FormatError, match="a set inside a stage graph"):
         to_json(StageGraph(1, (), (), (None,), {0: {1, 2}}))
+
+
+@given(strategies.findings)
+@settings(max_examples=50)
+def test_findings_return_equal(value: Findings) -> None:
+    assert from_json(to_json(value), Findings) == value

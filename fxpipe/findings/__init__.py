@@ -1,0 +1,1 @@
+"""What a user wants to know of a capture, and of what a plan makes of it."""
