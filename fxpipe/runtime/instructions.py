@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from fxpipe.ir.stage import HOST
 from fxpipe.runtime.backend import Route
 from fxpipe.runtime.stage import StageRunner
 from fxpipe.runtime.values import map_tensors, tensors_in
-from fxpipe.runtime.weights import NO_LEAVES, Leaves
+from fxpipe.runtime.weights import NO_LEAVES, Changes, Leaves, shared_changes
 
 if TYPE_CHECKING:
     from fxpipe.runtime.step import Step
@@ -74,6 +75,8 @@ class Executable:
         has_backward: whether any gradient is computed.
         runners: per micro-batch, its stages.
         distinct: each of these once, by stage.
+        changes: for each of `distinct`, the buffers that it changes, with the other variants of its
+            stage that run in turn with it.
         pace: what was learnt from running it.
     """
 
@@ -83,7 +86,23 @@ class Executable:
     has_backward: bool
     runners: tuple[tuple[StageRunner, ...], ...]
     distinct: tuple[StageRunner, ...]
+    changes: tuple[Changes, ...]
     pace: Pace = field(default_factory=Pace, compare=False)
+
+    def bind(self) -> None:
+        """Bind the stages to the user's modules as they are now."""
+        for runner, changes in zip(self.distinct, self.changes, strict=True):
+            runner.weights.use(changes)
+            runner.weights.follow()
+        for changes in dict.fromkeys(self.changes):
+            changes.buffers.begin()
+
+    def release(self, *, keep: bool) -> None:
+        """Give the user's modules what forwards have changed; in buffers only if `keep`."""
+        for runner in self.distinct:
+            runner.weights.write_back()
+        for changes in dict.fromkeys(self.changes):
+            changes.buffers.end(keep=keep)
 
     def new_leaves(self, keeps_graph: bool) -> list[Leaves]:
         """Per stage, what it reads in place of parameters that other stages read too."""
@@ -127,15 +146,15 @@ def prepare(
         )
     _require_one_copy(programs)
     maker = _Maker(programs, runners)
+    distinct = sorted({runner: None for stages in runners for runner in stages}, key=_stage_of)
     return Executable(
         ranks=tuple(tuple(maker.instructions(program)) for program in programs),
         routes=tuple(maker.routes),
         micro_batches=count,
         has_backward=any(action.kind is not Kind.FORWARD for action in computes),
         runners=tuple(map(tuple, runners)),
-        distinct=tuple(
-            sorted({runner: None for stages in runners for runner in stages}, key=_stage_of)
-        ),
+        distinct=tuple(distinct),
+        changes=tuple(_changes(distinct)),
     )
 
 
@@ -150,6 +169,12 @@ def _require_one_copy(programs: Sequence[RankProgram]) -> None:
                         f"{action} on rank {program.rank}: stage {action.stage} runs on rank {home}, "
                         "and the stages are not prepared for a second copy"
                     )
+
+
+def _changes(distinct: Sequence[StageRunner]) -> Iterator[Changes]:
+    for _, variants in groupby(distinct, key=_stage_of):
+        weights = [runner.weights for runner in variants]
+        yield from (shared_changes(weights),) * len(weights)
 
 
 def _stage_of(runner: StageRunner) -> int:

@@ -284,15 +284,13 @@ class Runtime:
         given back to the user's modules.
         """
         with self._backend.turn:
-            for runner in executable.distinct:
-                runner.weights.follow()
+            executable.bind()
             succeeded = False
             try:
                 self._run_ranks(executable, state)
                 succeeded = True
             finally:
-                for runner in executable.distinct:
-                    runner.weights.write_back(keep=succeeded)
+                executable.release(keep=succeeded)
             state.statistics.commit()
             if executable.has_backward and not state.inputs_only:
                 add_up(state.leaves)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
@@ -75,11 +75,9 @@ class StageWeights:
         self.module = load(program, self._bindings(constants, device))
         self._attributes: MutableMapping[str, Any] = self.module.__dict__
         self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
-        self._changing = [name for name in program.buffers if not _is_trained(model, name)]
-        self._replaced = [at for at, name in program.tensors.items() if name in self._changing]
-        self.changed = ChangedBuffers(
-            list(self._changed_places()), _buffers_of(called, self._deferred)
-        )
+        self.changing = [name for name in program.buffers if not _is_trained(model, name)]
+        self.modules = _buffers_of(called, self._deferred)
+        self.use(shared_changes([self]))
         self._leaves: Leaves = NO_LEAVES
         self._python = generators_of(called) if program.draws_python else None
 
@@ -121,13 +119,22 @@ class StageWeights:
     def _keyed(self, scope: str, first_draw: int) -> KeyedMode:
         return KeyedMode(self._keys.scope(scope), first_draw)
 
-    def _changed_places(self) -> Iterator[list[tuple[MutableMapping[str, Any], str]]]:
+    def changed_places(
+        self, names: Iterable[str]
+    ) -> Iterator[list[tuple[MutableMapping[str, Any], str]]]:
+        """Where the model and this stage hold buffers of these names, but for deferred statistics."""
         deferred = {id(norm._buffers) for norm in self._deferred}
-        for name in self._changing:
+        for name in names:
             holder, key = owner_of(self._model, name)
             if id(holder) not in deferred:
                 here = [local for local, read in self._program.tensors.items() if read == name]
                 yield [(holder, key), *((self._attributes, local) for local in here)]
+
+    def use(self, changes: Changes) -> None:
+        """Let forwards change the buffers that way: by themselves, or in turn with a sibling's."""
+        self.changed = changes.buffers
+        tensors = self._program.tensors.items()
+        self._replaced = [local for local, name in tensors if name in changes.names]
 
     # ---- per step --------------------------------------------------------------------------------
 
@@ -136,15 +143,13 @@ class StageWeights:
         for shell in self._shells:
             shell.follow()
         self._read(NO_LEAVES)
-        self.changed.begin()
 
-    def write_back(self, *, keep: bool) -> None:
-        """Give the user's modules what forwards have written on shells and, if `keep`, in buffers."""
+    def write_back(self) -> None:
+        """Give the user's modules what forwards have written on shells."""
         if self._leaves is not NO_LEAVES:
             self._read(NO_LEAVES)
         for shell in self._shells:
             shell.write_back()
-        self.changed.end(keep=keep)
 
     def new_leaves(self, keeps_graph: bool) -> Leaves:
         """A leaf for each parameter that other stages read too: with the same memory, if it is here."""
@@ -261,6 +266,28 @@ def _is_trained(model: nn.Module, name: str) -> bool:
     """Whether a tensor has gradients of its own: no copy can stand for it in a forward."""
     holder, key = owner_of(model, name)
     return isinstance(holder[key], nn.Parameter) and holder[key].requires_grad
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The buffers that some stages change, by name and where they are held."""
+
+    names: frozenset[str]
+    buffers: ChangedBuffers
+
+
+def shared_changes(weights: Sequence[StageWeights]) -> Changes:
+    """The buffers that forwards change that run in turn: a stage's, or those of its variants.
+
+    Where a model decides on its data, one variant may read what another one writes.
+    """
+    names = dict.fromkeys(name for each in weights for name in each.changing)
+    groups: dict[tuple[int, str], list[tuple[MutableMapping[str, Any], str]]] = {}
+    for each in weights:
+        for first, *others in each.changed_places(names):
+            groups.setdefault((id(first[0]), first[1]), [first]).extend(others)
+    modules = {id(buffers): buffers for each in weights for buffers in each.modules}
+    return Changes(frozenset(names), ChangedBuffers(list(groups.values()), list(modules.values())))
 
 
 def _buffers_of(

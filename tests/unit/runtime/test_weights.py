@@ -90,8 +90,10 @@ def test_dropouts_are_keyed_by_their_path_and_call() -> None:
             expected = keyed_dropout(model.block[1], x, mix(scope, 0))
             assert torch.equal(bound.module.block[1](x), expected)
     bound.follow()
+    bound.changed.begin()
     model.eval()
     bound.follow()
+    bound.changed.begin()
     bound.begin(step(), 0, reruns=False)
     assert torch.equal(bound.module.block[1](x), x)
 
@@ -158,7 +160,8 @@ def test_each_stage_has_leaves_of_its_own_with_the_same_memory() -> None:
     assert stages[0].module.scale is not stages[2].module.again
     assert model.embed.weight is model.head.weight
     for at in (0, 2):
-        stages[at].write_back(keep=True)
+        stages[at].write_back()
+        stages[at].changed.end(keep=True)
     assert embed.weight is model.embed.weight
     assert stages[2].module.again is model.scale
 
@@ -195,6 +198,7 @@ def test_new_objects_are_followed() -> None:
     bound = weights(model, of)
     model.scale = nn.Parameter(torch.zeros(4))
     bound.follow()
+    bound.changed.begin()
     assert bound.module.scale is model.scale
     model.count = torch.ones(())  # by a forward, between two micro-batches
     bound.begin(step(), 0, reruns=False)
@@ -207,6 +211,7 @@ def test_rerun_reads_the_buffers_of_its_forward() -> None:
     bound = weights(model, of)
     state = step()
     bound.follow()
+    bound.changed.begin()
     found = []
     for m in range(2):
         found.append(bound.begin(state, m, reruns=True))
@@ -216,7 +221,8 @@ def test_rerun_reads_the_buffers_of_its_forward() -> None:
         assert bound.module.count.item() == 0
         bound.module.count.add_(1)
     assert model.count.item() == 2
-    bound.write_back(keep=True)
+    bound.write_back()
+    bound.changed.end(keep=True)
     assert bound.module.count.item() == 2
 
 
