@@ -32,6 +32,7 @@ class Splits:
         self._model = model
         self._told = dict(told)
         self._known: dict[Hashable, tuple[SplitRule | None, ...]] = {}
+        self._names: dict[Hashable, list[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._told)
@@ -45,6 +46,7 @@ class Splits:
         if layout not in self._known:
             paths = list(_argument_paths(self._model, layout))
             self._check(paths)
+            self._names[layout] = argument_names(self._model, layout)
             self._known[layout] = tuple(self._rule(path) for path in paths)
         return self._known[layout]
 
@@ -61,7 +63,7 @@ class Splits:
         rules = self.of_call(layout)
         if not any(rules):
             return batch
-        names = argument_names(self._model, layout)
+        names = self._names[layout]
         told = [
             split_dim(leaf, rule, name) if isinstance(rule, Split) else None
             for leaf, rule, name in zip(leaves, rules, names, strict=True)

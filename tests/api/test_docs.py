@@ -41,3 +41,15 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     local = [target for target in targets if "://" not in target]
     missing = [target for target in local if not (page.parent / target).exists()]
     assert missing == []
+
+
+def test_every_guarantee_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 20
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if f"def {name}(" not in (ROOT / "tests" / file).read_text(encoding="utf-8")
+    ]
+    assert missing == []
