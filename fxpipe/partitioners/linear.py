@@ -11,7 +11,7 @@ from fxpipe.analysis.cuts import legal_cuts
 from fxpipe.analysis.effects import is_mutating, storages
 from fxpipe.analysis.liveness import lifetimes
 from fxpipe.ir.cluster import Cluster
-from fxpipe.partitioners.chain import Chain, Traffic
+from fxpipe.partitioners.rows import Chain, Traffic
 
 if TYPE_CHECKING:
     import torch.fx

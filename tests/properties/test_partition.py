@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fxpipe.ir.capture import Capture
-from fxpipe.partitioners.chain import Chain, bottleneck, solve, stage_seconds
+from fxpipe.partitioners.chain import bottleneck, solve, stage_seconds
 from fxpipe.partitioners.check import check_plan
 from fxpipe.partitioners.partition import partition
+from fxpipe.partitioners.rows import Chain
 from tests.block_partition import block_partition, heaviest_block
 from tests.captures import chain_capture, costs_of
 from tests.strategies import costs

@@ -4,7 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from fxpipe.partitioners.chain import SLACK, Chain, Traffic, bottleneck, solve, stage_seconds
+from fxpipe.partitioners.chain import SLACK, bottleneck, solve, stage_seconds
+from fxpipe.partitioners.rows import Chain, Traffic
 from tests.block_partition import block_partition, heaviest_block
 
 

@@ -4,8 +4,8 @@ from torch import nn
 
 from fxpipe import ops
 from fxpipe.ir.cluster import Cluster
-from fxpipe.partitioners.chain import Traffic
 from fxpipe.partitioners.linear import LINK, chain_of, divided_calls, makes_data
+from fxpipe.partitioners.rows import Traffic
 from tests.builders import build_capture
 from tests.captures import chain_capture, costs_of
 
