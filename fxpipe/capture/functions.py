@@ -164,6 +164,16 @@ def may_record(func: Any) -> bool:
     return getattr(func, "__name__", "") not in ("__repr__", "__format__", "__hash__")
 
 
+def freezes(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call changes ``requires_grad`` of its first argument."""
+    if func is torch.Tensor.requires_grad_:
+        return bool((args[1] if len(args) > 1 else True) != args[0].requires_grad)
+    is_setter = getattr(func, "__name__", "") == "__set__"
+    return (
+        is_setter and func.__self__.__name__ == "requires_grad" and args[1] != args[0].requires_grad
+    )
+
+
 def may_write(func: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a call may return an argument changed in place (cheap, and never wrongly False)."""
     name = str(getattr(func, "__name__", ""))

@@ -72,6 +72,7 @@ class Modules:
             raise self._recorder.transformed(module.forward)
         self._refuse_cached_weights()
         self._refuse_backward_hooks(module, path)
+        via = _as_called(module, via)
         call = self._calls.get(path, 0)
         self._calls[path] = call + 1
         if self._is_leaf(module, path, (args, kwargs)):
@@ -218,7 +219,18 @@ class Modules:
         """The run is over: decide how the objects that modules were handed are built anew."""
         self._arguments.settle(self.spans)
 
-    # -- tensors kept on modules -----------------------------------------------------------------------
+    # -- what forwards do to modules -----------------------------------------------------------------
+
+    def switch(self, module: nn.Module, training: bool) -> None:
+        """A forward sets the training flag of a module.
+
+        Raises:
+            KeepWholeError: if it is another one: the module in progress does it itself, at each call.
+        """
+        if id(module) in self._paths and module.training != training:
+            raise self._recorder.keep_whole(
+                "it switches modules between training and evaluation mode", remedy=remedies.MODES
+            )
 
     def store(self, module: nn.Module, name: str, value: torch.Tensor) -> None:
         """A forward keeps a tensor on a module: that module stays whole, if it can."""
@@ -256,6 +268,15 @@ class Modules:
             self._script.replace_buffer(full, module._buffers.get(name), value, effects)
         args = (self._script.constant(module), name, self._values.argument(value), *more)
         self._script.emit("call_function", function, args, effects=effects)
+
+
+def _as_called(module: nn.Module, via: str) -> str:
+    """How a module is called again: by forward if its own ``__call__`` may take other arguments.
+
+    With hooks, which only the call runs, the arguments must be the same.
+    """
+    is_plain = type(module).__call__ is nn.Module.__call__
+    return via if is_plain or module._forward_hooks or module._forward_pre_hooks else "forward"
 
 
 def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

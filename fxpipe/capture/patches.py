@@ -7,6 +7,7 @@ through them as if they were not there.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -171,6 +172,10 @@ class _Forward:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the module has a forward of its own, which nobody watches."""
+        return copy.deepcopy(self._original, memo)
+
 
 def _can_wrap(module: nn.Module) -> bool:
     if "forward" in module.__dict__ or isinstance(module, torch.jit.ScriptModule):
@@ -188,6 +193,8 @@ def _setattr(module: nn.Module, name: str, value: Any) -> None:
         with _sets():  # for a buffer it calls register_buffer
             _module_setattr(module, name, value)
         return
+    if name == "training" and recorder is not None and recorder.is_recording:
+        recorder.modules.switch(module, value)
     _module_setattr(module, name, value)
 
 

@@ -135,6 +135,9 @@ class Recorder(TorchFunctionMode):
             return self.regions.set_grad_enabled(bool(args[0]))
         if func is torch.Tensor.backward:
             raise self.accumulates(func)
+        if functions.freezes(func, args) and id(args[0]) in self.script.tensor_names:
+            reason = "it switches requires_grad of a parameter"
+            raise self.keep_whole(reason, func, remedy=remedies.FROZEN)
         if not functions.may_record(func):
             return func(*args, **kwargs)
         on = self.values.dependence((args, kwargs))

@@ -42,6 +42,10 @@ STATE: Final = (
     "return the tensor, or keep it on the model itself, in place of keeping it on a submodule"
 )
 CACHED: Final = "use torch.nn.utils.parametrize.cached() in a smaller submodule"
+MODES: Final = (
+    "set the modes before the call, or by a train() of the model's own that leaves them as they are"
+)
+FROZEN: Final = "set requires_grad before the call (or detach() and torch.no_grad() in it)"
 BACKWARD_HOOKS: Final = "set the hooks on modules further inside, or on tensors"
 ROWS: Final = (
     "take the same steps for every number of rows, and compute numbers from the sizes of tensors "
