@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fxpipe.errors import UnsupportedCountsError as UnsupportedCountsError
     from fxpipe.execution import StepResult as StepResult
     from fxpipe.execution import run as run
+    from fxpipe.findings.examine import examine as examine
     from fxpipe.ir.action import Compute as Compute
     from fxpipe.ir.action import Fused as Fused
     from fxpipe.ir.action import Kind as Kind
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fxpipe.ir.cluster import Cluster as Cluster
     from fxpipe.ir.cost import CostProfile as CostProfile
     from fxpipe.ir.cost import StageCost as StageCost
+    from fxpipe.ir.findings import Findings as Findings
     from fxpipe.ir.plan import PartitionPlan as PartitionPlan
     from fxpipe.ir.plan import Placement as Placement
     from fxpipe.ir.program import RankProgram as RankProgram
@@ -70,6 +72,7 @@ _HOME: Final = {
     "fxpipe.partitioners.partition": ("partition",),
     "fxpipe.portals.edges": ("link",),
     "fxpipe.codegen.generate": ("generate",),
+    "fxpipe.findings.examine": ("examine",),
     "fxpipe.schedules.lower": ("lower",),
     "fxpipe.simulator.engine": ("simulate",),
     "fxpipe.optim.clip": ("clip_grad_norm_",),
@@ -79,6 +82,7 @@ _HOME: Final = {
     "fxpipe.ir.capture": ("Capture",),
     "fxpipe.ir.cluster": ("Cluster",),
     "fxpipe.ir.cost": ("CostProfile", "StageCost"),
+    "fxpipe.ir.findings": ("Findings",),
     "fxpipe.ir.plan": ("PartitionPlan", "Placement"),
     "fxpipe.ir.program": ("RankProgram",),
     "fxpipe.ir.schedule": ("Schedule",),

@@ -146,7 +146,8 @@ def _note(found: SpanFinding) -> str:
         case Fate.CALLED:
             return f"{where}: called"
         case Fate.DIVIDED:
-            return f"{where}: divided, {found.reason}"
+            inner = " and ".join(map(str, found.stages[1:]))
+            return f"{where}: divided, {inner} start{'' if found.stages[2:] else 's'} inside"
         case Fate.FLAT:
             return f"{where}: written out, since {found.reason}"
         case Fate.INSIDE | Fate.EMPTY:

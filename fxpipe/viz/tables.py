@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
-WIDTH = 100
+WIDTH: Final = 100
+_NARROW: Final = 24
+"""A last column wider than that is wrapped before others are."""
 
 
 def table(
@@ -16,7 +19,7 @@ def table(
     indent: str = "  ",
     width: int = WIDTH,
 ) -> str:
-    """Columns under headers and rules; the widest ones are wrapped so that all fit.
+    """Columns under headers and rules; the last one, then the widest ones are wrapped so that all fit.
 
     Args:
         headers: of the columns.
@@ -35,10 +38,12 @@ def table(
 
 
 def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """As wide as their cells; the widest ones give way until all fit."""
+    """As wide as their cells; the last one gives way, then the widest ones, until all fit."""
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    excess = sum(widths) + 2 * (len(widths) - 1) - room
-    for _ in range(max(excess, 0)):
+    excess = max(sum(widths) + 2 * (len(widths) - 1) - room, 0)
+    given = min(excess, max(widths[-1] - _NARROW, 0))
+    widths[-1] -= given
+    for _ in range(excess - given):
         widths[widths.index(max(widths))] -= 1
     return [max(each, 1) for each in widths]
 

@@ -12,10 +12,10 @@ import fxpipe
 
 EXPORTED = """
 Capture CaptureError Cluster CodegenError Compute CostProfile DeadlockError Edge ExecutionError
-FormatError Fused FxPipeError IllegalPlanError IllegalScheduleError InfeasiblePlanError
+Findings FormatError Fused FxPipeError IllegalPlanError IllegalScheduleError InfeasiblePlanError
 InternalError Kind PartitionError PartitionPlan Pipeline Placement RankProgram Replicate Schedule
 ScheduleError Split StageCost StageGraph StageProgram StepResult Timeline TransportError
-UnsupportedCountsError Update clip_grad_norm_ compile estimate from_json generate link lower
+UnsupportedCountsError Update clip_grad_norm_ compile estimate examine from_json generate link lower
 partition profile render run simulate to_json trace
 """.split()
 

@@ -46,7 +46,7 @@ def test_leaves_and_decisions(fxpipe: CLI) -> None:
 def test_stages_tell_what_is_called(fxpipe: CLI) -> None:
     output = fxpipe("trace", TELLER, "--cuts", "blocks.1").output
     assert "PartitionPlan: 2 stages" in output
-    assert "stages 0, 1: divided, cut before blocks.1" in output
+    assert "stages 0, 1: divided, 1 starts inside" in output
     assert "stage 0: called" in output
     assert "3 stages" in fxpipe("trace", TELLER, "--stages", "3").output
 

@@ -118,7 +118,7 @@ def test_a_plan_tells_stages() -> None:
     text = findings_text(planned)
     assert text.splitlines()[1] == "PartitionPlan: 3 stages"
     assert "in the stages\n" in text
-    assert "stages 0, 1: divided, cut before x" in text
+    assert "stages 0, 1: divided, 1 starts inside" in text
     assert "the model decides by itself" in text
     assert "Values that are no tensors and cross between stages: 1" in text
     assert "x.size(0)  0 → 1, 2" in text

@@ -73,7 +73,7 @@ def test_what_is_called_covers_what_is_inside() -> None:
     fates = [(Fate.DIVIDED, (0, 1)), called, inside, inside, called, inside, inside]
     rows = list(module_rows(with_fates(network(), *fates, later, within, within)))
     assert [(row.name, row.note) for row in rows] == [
-        ("(the model)", "stages 0, 1: divided, "),
+        ("(the model)", "stages 0, 1: divided, 1 starts inside"),
         ("  h.0 … h.1", "stage 0: called, with 4 calls inside"),
         ("  h.2", "stage 1: called, with 2 calls inside"),
     ]
@@ -82,11 +82,11 @@ def test_what_is_called_covers_what_is_inside() -> None:
 def test_reasons() -> None:
     flat = span("a", None, fate=Fate.FLAT, stages=(2,), reason="it reads y")
     empty = span("b", None, fate=Fate.EMPTY)
-    divided = span("c", None, fate=Fate.DIVIDED, stages=(0, 1), reason="cut before c.1")
+    divided = span("c", None, fate=Fate.DIVIDED, stages=(0, 1, 2))
     assert [row.note for row in module_rows([flat, empty, divided])] == [
         "stage 2: written out, since it reads y",
         "empty",
-        "stages 0, 1: divided, cut before c.1",
+        "stages 0, 1, 2: divided, 1 and 2 start inside",
     ]
     (row,) = module_rows([span("a", None, reason="it reads y")])
     assert row.note == "written out, since it reads y"
