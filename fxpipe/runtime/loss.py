@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -15,6 +15,11 @@ Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 Weigh: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any], Any], "float | Tensor"]
 """(args, kwargs, target) of a micro-batch → how much of the batch it stands for."""
+
+_RULE: Final = (
+    "weights must be 'samples', 'sum', a function of args, kwargs and target, or one number per "
+    "micro-batch"
+)
 
 Weights: TypeAlias = Literal["samples", "sum"] | Weigh | Sequence[float] | Tensor
 
@@ -102,10 +107,7 @@ def loss_weights(
             case "sum":
                 return (1.0,) * len(rows)
             case _:
-                raise ValueError(
-                    f"weights must be 'samples', 'sum', a function of args, kwargs and target, or "
-                    f"one number per micro-batch, got {weights!r}"
-                )
+                raise ValueError(f"{_RULE}, got {weights!r}")
     if callable(weights) and not isinstance(weights, Tensor):
         pairs = zip(calls(), targets, strict=True)
         found = [_number(weights(*call, target), "weights returned") for call, target in pairs]
@@ -113,6 +115,8 @@ def loss_weights(
             raise ValueError(f"weights returned a negative number: {found}")
         _require_some(found)
         return tuple(weight / sum(found) for weight in found)
+    if not isinstance(weights, Iterable):
+        raise ValueError(f"{_RULE}, got {weights!r}")
     told = [_number(weight, "weights has") for weight in weights]
     if len(told) != len(rows):
         raise ValueError(f"{len(told)} weights are given for {len(rows)} micro-batches")

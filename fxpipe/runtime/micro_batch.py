@@ -163,6 +163,8 @@ def _target_pieces(
         raise ValueError(
             f"a target of shape {tuple(leaf.shape)} cannot be cut like a batch of {total} rows: "
             f"its first dimension must be {total} (or name another: split={{'target': "
-            "fxpipe.Split(dim)}, or fxpipe.Replicate() to give it whole to each micro-batch)"
+            "fxpipe.Split(dim)}, or fxpipe.Replicate() to give it whole to each micro-batch). "
+            "Rows that have no common shape can be handed in as micro_batches=[(args, kwargs, target), "
+            "...]"
         )
     return list(torch.split(leaf, list(rows), dim))

@@ -23,11 +23,20 @@ class Autocast:
 
 @dataclass(frozen=True)
 class CallerState:
-    """Grad mode, inference mode and autocast of the thread that called the pipeline."""
+    """What the thread that called the pipeline is in.
+
+    Attributes:
+        grad: grad mode.
+        inference: inference mode.
+        autocasts: where autocast is on.
+        device_type: of the default device, if the caller has chosen one; new tensors are then made
+            on the current device of that type, which is the stage's.
+    """
 
     grad: bool
     inference: bool
     autocasts: tuple[Autocast, ...]
+    device_type: str | None = None
 
     @classmethod
     def now(cls, device_types: Iterable[str], *, grad: bool) -> CallerState:
@@ -38,6 +47,7 @@ class CallerState:
             grad: whether a graph is to be made, whatever the thread's grad mode is.
         """
         caches = torch.is_autocast_cache_enabled()
+        default = torch.get_default_device().type
         return cls(
             grad,
             torch.is_inference_mode_enabled(),
@@ -46,11 +56,12 @@ class CallerState:
                 for kind in sorted(set(device_types))
                 if torch.is_autocast_enabled(kind)
             ),
+            None if default == "cpu" else default,
         )
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Grad mode and inference mode, on any thread; autocast is left to `autocast`.
+        """Grad mode, inference mode, default device, on any thread; autocast is left to `autocast`.
 
         After a failure inside one of the model's own autocast regions the thread is as it was, too.
         """
@@ -58,6 +69,8 @@ class CallerState:
             stack.enter_context(Modes())
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
+            if self.device_type is not None:
+                stack.enter_context(torch.device(self.device_type))
             for kind in ("cpu", *(one.device_type for one in self.autocasts)):
                 if torch.is_autocast_enabled(kind):  # the caller's own thread
                     stack.enter_context(torch.autocast(kind, enabled=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -371,9 +372,16 @@ def test_calls_without_gradients_keep_nothing(setting: Setting, mode: Any) -> No
 
     with pair(Makes, setting) as both, mode():
         both.pipe.capture(draw(8, W))
+        made: list[weakref.ref[Tensor]] = []
+        handle = both.model.a.register_forward_hook(
+            lambda module, args, output: made.append(weakref.ref(output))
+        )
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             output = both.pipe(draw(8, W))
+        handle.remove()
         assert saved == []
+        assert len(made) == CHUNKS
+        assert all(tensor() is None for tensor in made), "nothing holds what stages have made"
         assert not output.requires_grad
         with pytest.raises(ExecutionError, match="a step with backward needs grad mode"):
             both.pipe.step(draw(8, W), loss_fn=square)

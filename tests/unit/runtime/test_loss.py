@@ -92,6 +92,7 @@ def test_numbers_are_taken_as_they_are(told: Any) -> None:
     ("weights", "message"),
     [
         ("mean", "weights must be 'samples', 'sum', a function"),
+        (3.0, "weights must be .* got 3.0"),
         ([1.0, 1.0], "2 weights are given for 3 micro-batches"),
         ([0.0, 0.0, 0.0], "nothing to learn from"),
         ([1.0, float("nan"), 1.0], "weights has nan: a weight is a finite number"),

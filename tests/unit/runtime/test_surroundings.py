@@ -48,6 +48,23 @@ def test_autocast(dtype: torch.dtype) -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
+def test_default_device() -> None:
+    found: list[torch.device] = []
+
+    def look(state: CallerState) -> None:
+        with state.enter():
+            found.append(torch.ones(1).device)
+
+    states = [CallerState.now(["cpu"], grad=True)]
+    with torch.device("meta"):
+        states.append(CallerState.now(["cpu"], grad=True))
+    for state in states:
+        thread = threading.Thread(target=look, args=(state,))
+        thread.start()
+        thread.join()
+    assert [device.type for device in found] == ["cpu", "meta"]
+
+
 def test_autocast_is_off_between_the_forwards_on_the_callers_own_thread() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         state = CallerState.now(["cpu"], grad=True)
