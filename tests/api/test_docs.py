@@ -1,4 +1,7 @@
-"""Every Python block of the README and of docs/ runs; blocks of one page share their names."""
+"""Every Python block of the README and of docs/ runs; blocks of one page share their names.
+
+A text block right after a Python block is what that block prints.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```$(?:\n\n```text\n(?P<printed>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+PLACE = re.compile(r"\.md:\d+")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -23,16 +30,29 @@ WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks_run(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT))
     linecache.checkcache(str(page))
     text = page.read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "docs_page"}
     for block in BLOCK.finditer(text):
-        lines_before = text.count("\n", 0, block.start(1))
+        lines_before = text.count("\n", 0, block.start("code"))
         # Padded, so that an error names the line of the page.
-        exec(compile("\n" * lines_before + block[1], str(page), "exec"), names)
+        exec(compile("\n" * lines_before + block["code"], str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        if block["printed"] is not None:
+            assert plain(printed) == plain(block["printed"])
+
+
+def plain(text: str) -> list[str]:
+    """Lines that are not blank, without spaces at their ends; which line of a page does not matter."""
+    return [PLACE.sub(".md:0", line.rstrip()) for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
