@@ -16,6 +16,7 @@ from fxpipe.capture.general import Call, OtherRowsError, record_general
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
 from fxpipe.capture.record import Recording, record_once
+from fxpipe.capture.refusals import refuse
 from fxpipe.capture.reports import leaf_reports
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import argument_names, flatten
@@ -75,6 +76,7 @@ def trace(
     """
     if mode not in ("auto", "real", "fake"):
         raise ValueError(f"mode is 'auto', 'real' or 'fake', not {mode!r}")
+    refuse(model)
     leaves, layout = flatten((tuple(args), dict(kwargs or {})))
     refuse_nested(*leaves)
     marks = marked(model, leaves, layout, dynamic)
