@@ -18,6 +18,7 @@ from benchmarks.zoo.against_eager import (
     all_close,
     close,
     evaluated,
+    fresh,
     parameters_of,
     result_of,
     switchable,
@@ -79,9 +80,9 @@ def _ask(verdict: Verdict, question: Callable[[], bool]) -> bool:
 
 def _is_right(entry: Entry, captured: nn.Module, eager: nn.Module) -> bool:
     """Every copy of a parameter that was captured must have the gradient of the model's."""
-    batch = entry.batch(EXAMPLE_ROWS, 2)
     named = [(_original(name), parameter) for name, parameter in parameters_of(captured)]
-    found, wanted = result_of(captured, batch, named), result_of(eager, batch, parameters_of(eager))
+    found = result_of(captured, fresh(entry), named)
+    wanted = result_of(eager, fresh(entry), parameters_of(eager))
     grads = dict(wanted.grads)
     if not all(name in grads and close(grad, grads[name]) for name, grad in found.grads):
         return False
@@ -98,22 +99,21 @@ def _original(name: str) -> str:
 
 
 def _takes_other_rows(entry: Entry, captured: nn.Module, eager: nn.Module) -> bool:
-    batch = entry.batch(EXAMPLE_ROWS + 1, 3)
-    return all_close(evaluated(captured, batch), evaluated(eager, batch))
+    found = evaluated(captured, fresh(entry, rows=EXAMPLE_ROWS + 1))
+    return all_close(found, evaluated(eager, fresh(entry, rows=EXAMPLE_ROWS + 1)))
 
 
 def _modes_differ(entry: Entry) -> bool:
-    model, batch = switchable(entry), entry.batch(EXAMPLE_ROWS, 2)
+    model = switchable(entry)
     other = copy.deepcopy(model).eval()
-    return not all_close(evaluated(model, batch), evaluated(other, batch))
+    return not all_close(evaluated(model, fresh(entry)), evaluated(other, fresh(entry)))
 
 
 def _switches(entry: Entry, capture: Capture) -> bool:
     model, eager = switchable(entry), switchable(entry).eval()
     captured = capture(model, entry.batch(EXAMPLE_ROWS, 1), entry.batched)
     captured.eval()
-    batch = entry.batch(EXAMPLE_ROWS, 2)
-    return all_close(evaluated(captured, batch), evaluated(eager, batch))
+    return all_close(evaluated(captured, fresh(entry)), evaluated(eager, fresh(entry)))
 
 
 # -- the front ends ------------------------------------------------------------------------------------

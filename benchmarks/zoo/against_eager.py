@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fxpipe.capture.signature import flatten
+from tests.zoo.check import EXAMPLE_ROWS
 from tests.zoo.entry import Entry, mean_square
 
 
@@ -19,6 +20,11 @@ class Result:
 
     tensors: tuple[Tensor, ...]
     grads: tuple[tuple[str, Tensor | None], ...]
+
+
+def fresh(entry: Entry, *, rows: int = EXAMPLE_ROWS) -> Any:
+    """A batch that no front end was captured with, made anew: a model may write into it."""
+    return entry.batch(rows, 2)
 
 
 def result_of(call: Callable[..., Any], batch: Any, named: list[tuple[str, Tensor]]) -> Result:

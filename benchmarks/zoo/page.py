@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ def page(rows: Sequence[Row], stages: Sequence[int], rounds: int) -> str:
     parts = [
         "# Zoo",
         "Real models in tiny configurations with random weights, in training and in evaluation "
-        "mode. Written by `make zoo` (`python -m benchmarks.zoo`); the models are those of\n"
+        "mode. Written by `make zoo` (`python -m benchmarks.zoo`); the models are those of "
         "`tests/zoo/`, where the same checks run as tests.",
         f"_{_where()}_",
         "## fxpipe",
@@ -54,7 +55,14 @@ def page(rows: Sequence[Row], stages: Sequence[int], rounds: int) -> str:
     ]
     if any(row.peers for row in rows):
         parts += ["## Beside other front ends", *_beside(rows)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    """A paragraph in lines of moderate length; tables and lists as they are."""
+    if text.startswith(("|", "#", "-")) or "\n" in text:
+        return text
+    return textwrap.fill(text, 104, break_on_hyphens=False, break_long_words=False)
 
 
 def _where() -> str:
