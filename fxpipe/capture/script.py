@@ -47,6 +47,7 @@ class Script:
         self._attributes: dict[str, torch.fx.Node] = {}
         self._constant_of: dict[int, str] = {}
         self._next_draw: dict[str, int] = {}
+        self._ranks: dict[str, int] = {}
 
     @property
     def frame(self) -> Frame:
@@ -127,8 +128,14 @@ class Script:
         return node
 
     def _written_buffers(self, effects: Effects) -> tuple[str, ...]:
-        written = (name for key, name in self.buffer_names.items() if key in effects.writes)
-        return tuple(dict.fromkeys((*written, *sorted(effects.replaces))))
+        """Names of what was written into, in the order of the model, then of what was replaced."""
+        written = (self.buffer_names[key] for key in effects.writes if key in self.buffer_names)
+        return tuple(dict.fromkeys((*sorted(written, key=self._rank), *sorted(effects.replaces))))
+
+    def _rank(self, name: str) -> int:
+        if not self._ranks:
+            self._ranks = {known: i for i, known in enumerate(self.buffer_names.values())}
+        return self._ranks.setdefault(name, len(self._ranks))
 
     def replace_buffer(
         self, name: str, old: torch.Tensor | None, new: torch.Tensor, effects: Effects
