@@ -133,7 +133,7 @@ class _Deferred(torch.autograd.Function):
         ctx.inner = [tensor for tensor in inner if tensor.requires_grad]
         ctx.marks = [tensor.requires_grad for tensor in inner]
         ctx.queue = queue
-        return made.detach()
+        return made.data  # no view of it: the model may change in place what it gets
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -217,6 +217,7 @@ class StageWeights:
     def in_backward(self, step: Step, micro_batch: int, buffers: Found | None) -> Iterator[None]:
         """The same for a backward: in it the user's own checkpoints run parts of the forward again."""
         self._follow_leaves(step)
+        self._deferring.queue = None  # what a checkpoint runs again is not put off
         if self._draws:
             self._keys.begin_backward(step.key, micro_batch)
         if self._deferred:
