@@ -130,8 +130,8 @@ def prepare(
         runners: per micro-batch, its stages: a model that decides on its data has several variants.
 
     Raises:
-        ScheduleError: if an action is of a kind that the stages cannot do, or there are not exactly
-            the stages that the programs speak of.
+        ScheduleError: if an action updates a stage or runs a second copy of one, or there are not
+            exactly the stages that the programs speak of.
     """
     computes = [a for p in programs for a in p.actions if isinstance(a, Compute)]
     stages = {action.stage for action in computes}
@@ -214,11 +214,7 @@ class _Maker:
                     )
 
     def _compute(self, action: Compute, sent: set[tuple[Payload, str, int, int]]) -> Instruction:
-        method = COMPUTES.get(action.kind)
-        if method is None:
-            raise ScheduleError(
-                f"{action}: stage {action.stage} is not prepared for the kind {action.kind.name}"
-            )
+        method = COMPUTES[action.kind]
         runner = self._runners[action.micro_batch][action.stage]
         run: Run = partial(method, runner, action.micro_batch)
         moves = tuple(self._moves(action, sent))
