@@ -255,7 +255,7 @@ class Modules:
                 tensor was found to be read outside of it.
         """
         path = self._paths.get(id(module))
-        if path is None:
+        if path is None or _holds(module, name, value):
             return
         if path and path not in self._recorder.decisions.inside:
             reason = f"it keeps a tensor in its attribute {name!r}"
@@ -268,6 +268,11 @@ class Modules:
             self._script.replace_buffer(full, module._buffers.get(name), value, effects)
         args = (self._script.constant(module), name, self._values.argument(value), *more)
         self._script.emit("call_function", function, args, effects=effects)
+
+
+def _holds(module: nn.Module, name: str, value: torch.Tensor) -> bool:
+    """Whether a module has that very tensor there: ``self.count += 1`` puts it back where it was."""
+    return module._buffers.get(name) is value or module.__dict__.get(name) is value
 
 
 def _as_called(module: nn.Module, via: str) -> str:

@@ -266,7 +266,8 @@ def owner_of(model: nn.Module, name: str) -> tuple[MutableMapping[str, Any], str
 def _is_trained(model: nn.Module, name: str) -> bool:
     """Whether a tensor has gradients of its own: no copy can stand for it in a forward."""
     holder, key = owner_of(model, name)
-    return isinstance(holder[key], nn.Parameter) and holder[key].requires_grad
+    held = holder.get(key)  # a buffer may be made by forward
+    return isinstance(held, nn.Parameter) and held.requires_grad
 
 
 @dataclass(frozen=True)
