@@ -51,6 +51,10 @@ class Held:
             self._keep(value, 0)
         self._states = [generators.state(generator) for generator in self.generators]
 
+    def __contains__(self, value: object) -> bool:
+        """Whether this very container, object or tensor is among them."""
+        return id(value) in self._seen
+
     def put_back(self) -> None:
         """Every container and object holds the very objects it held at first."""
         for generator, state in zip(self.generators, self._states, strict=True):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+
+from torch import nn
 
 from fxpipe.capture.containers import take_apart
 from fxpipe.capture.handed import Snapshot, Where
 from fxpipe.capture.spans import Frame, outputs_of
 from fxpipe.capture.values import Values
+from fxpipe.held import Held
 from fxpipe.ir.capture import Rebuilt, Span
 
 
@@ -36,8 +40,9 @@ class _State:
 class Arguments:
     """The arguments of the module calls of one recording."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, model: nn.Module) -> None:
         self._values = values
+        self._model = model
         self._states: dict[int, _State] = {}
         self._objects: list[_Object] = []
         self._stateful: set[type[Any]] = set()
@@ -64,8 +69,10 @@ class Arguments:
             now = Snapshot(value, self._values.known, set())
             has_tensors = snapshot.holds_tensors or now.holds_tensors
             changed = snapshot.changed
-            if isinstance(changed, list | dict) or (
-                has_tensors and (changed is not None or not snapshot.is_plain)
+            if (
+                not snapshot.is_plain
+                or isinstance(changed, list | dict)
+                or (changed and has_tensors)
             ):
                 after = self._version(value, now)
                 number = self._states[id(value)].number
@@ -73,14 +80,20 @@ class Arguments:
                 for name, steps in outputs_of(value, self._values.known).items():
                     if name in nodes:
                         frame.changed.setdefault(name, (where, *steps))
-            elif not snapshot.is_plain:
-                self._put(frame, where, self._values.argument(value))
 
-    def _put(self, frame: Frame, where: Where, argument: Any) -> None:
-        if isinstance(where, int):
-            frame.args[where] = argument
-        else:
-            frame.kwargs[where] = argument
+    @cached_property
+    def _held_by_model(self) -> Held:
+        modules = self._model.modules()
+        return Held(value for module in modules for value in module.__dict__.values())
+
+    def _is_itself(self, snapshot: Snapshot) -> bool:
+        """Whether calls are handed the very object: one without tensors that is the model's, or stays.
+
+        The model's own is the user's: what calls do to it (a count of theirs) is meant to last.
+        """
+        if snapshot.holds_tensors or snapshot.holds_any(self._stateful):
+            return False
+        return snapshot.changed is None or snapshot.value in self._held_by_model
 
     def _version(self, value: Any, snapshot: Snapshot) -> int:
         """A number for what an object holds; the same one if it was looked at and has not changed."""
@@ -99,6 +112,10 @@ class Arguments:
             span = spans[found.span]
             assert span is not None
             if span.fixed is not None:
+                continue
+            if self._is_itself(found.snapshot):
+                value = found.snapshot.value
+                spans[found.span] = _with(span, found.where, self._values.argument(value))
                 continue
             try:
                 maker, leaves = found.snapshot.rebuilt(self._stateful)

@@ -66,12 +66,14 @@ class Snapshot:
         seen: ids of the mutable containers met so far in the call's other arguments; it grows.
 
     Attributes:
+        value: the argument.
         problem: why it cannot be built anew; None if it can.
     """
 
     def __init__(
         self, value: Any, node: Callable[[Any], torch.fx.Node | None], seen: set[int]
     ) -> None:
+        self.value = value
         self.problem: str | None = None
         self._node = node
         self._seen = seen
@@ -129,11 +131,15 @@ class Snapshot:
             for one, two in zip(self._inner, other._inner, strict=True)
         )
 
+    def holds_any(self, classes: set[type[Any]]) -> bool:
+        """Whether an object of one of the classes is inside."""
+        return any(inner.parts.cls in classes for inner in self._inner)
+
     def rebuilt(self, stateful: set[type[Any]]) -> tuple[Maker, tuple[Any, ...]]:
         """What builds the object as it was, and the fx arguments for that.
 
-        An object that holds no tensors, and that nobody has changed since, is used itself, unless its
-        class is among the `stateful` ones.
+        An object inside that holds no tensors, and that nobody has changed since, is used itself, unless
+        its class is among the `stateful` ones: classes of objects that held tensors at some time.
 
         Raises:
             ValueError: says why it cannot be built.

@@ -54,7 +54,8 @@ class Modules:
         self.spans: list[Span | None] = []
         self.leaf: str | None = None
         self._cached = parametrize._cache_enabled
-        self._arguments = Arguments(self._values)
+        self._arguments = Arguments(self._values, recorder.model)
+        self._handed: list[tuple[str, str, list[tuple[Any, list[int]]]]] = []
         self._calls: dict[str, int] = {}
         self._paths = {id(module): path for path, module in recorder.model.named_modules()}
 
@@ -161,6 +162,8 @@ class Modules:
             node.meta["python_random"] = True
         self._values.changed_by_modules.update(node.meta["buffers"])
         self._values.bind(result, node, Dependence.WEIGHTS, sized)
+        if any(not isinstance(value, list | dict) for value, _ in objects):
+            self._handed.append((path, self._script.sources.here(), objects))
         return result
 
     def hide(self, result: Any) -> None:
@@ -216,7 +219,17 @@ class Modules:
         self.spans[frame.index] = frame.finish(self._script.body, outputs)
 
     def settle(self) -> None:
-        """The run is over: decide how the objects that modules were handed are built anew."""
+        """The run is over: decide how the objects that modules were handed are built anew.
+
+        Raises:
+            LookInsideError: if a leaf was handed an object that has got tensors only later: the graph
+                would hand it the object with those of the recording.
+        """
+        for path, here, objects in self._handed:
+            changed = changed_argument(objects)
+            if changed is not None and not isinstance(changed, list | dict):
+                reason = f"it is handed a {type(changed).__name__} that changes afterwards"
+                raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
         self._arguments.settle(self.spans)
 
     # -- what forwards do to modules -----------------------------------------------------------------

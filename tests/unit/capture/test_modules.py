@@ -193,3 +193,31 @@ def test_a_loss_has_no_size() -> None:
 
     x = torch.randn(4, 4)
     assert trace(Loss(), (x, x[:, 0] > 0)).leaves == ()
+
+
+class Fills(nn.Module):
+    def forward(self, x: torch.Tensor, box: small.Box) -> torch.Tensor:
+        box.value = x.sin()
+        return x + 1
+
+
+class DecidesWith(nn.Module):
+    """Stays whole, for it decides on data; it is handed an object that is filled only later."""
+
+    def forward(self, x: torch.Tensor, box: small.Box) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 and box.value is None else x
+
+
+class FillsLater(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.decides, self.fills = DecidesWith(), Fills()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        box = small.Box(None)
+        return self.fills(self.decides(x.exp(), box), box) + box.value
+
+
+def test_a_leaf_is_not_handed_what_the_recording_left_in_an_object() -> None:
+    with pytest.raises(CaptureError, match="it is handed a Box that changes afterwards"):
+        trace(FillsLater(), (torch.randn(2, 4),))

@@ -134,6 +134,83 @@ def test_writes_into_tensors_that_an_object_holds() -> None:
     assert all(torch.equal(a, b) for a, b in zip(results, found, strict=True))
 
 
+class Position:
+    """Counts the layers as they are called."""
+
+    def __init__(self) -> None:
+        self.index = 0
+
+
+class Positioned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, position: Position) -> torch.Tensor:
+        position.index += 1
+        return self.linear(x) * position.index
+
+
+class Counts(nn.Module):
+    """Its layers look at a counter made in forward, and at one of the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Positioned() for _ in range(2))
+        self.calls = nn.ModuleList(Positioned() for _ in range(2))
+        self.count = Position()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        position = Position()
+        for layer in self.layers:
+            x = layer(x, position)
+        for layer in self.calls:
+            x = layer(x, self.count)
+        return x.exp()
+
+
+def test_counters_made_in_forward_begin_anew_and_the_models_own_go_on() -> None:
+    model = Counts()
+    capture = trace(model, (X,))
+    assert model.count.index == 0
+    plan = plan_at(capture, "exp")
+    graph = link(capture, plan)
+    programs = generate(capture, plan, graph, model)
+    assert "position = self.new_position(0)" in body(programs[0].source)
+    stages = load_stages(programs, model, capture)
+    results = [run_stages(stages, programs, graph, [X])[0] for _ in range(2)]
+    assert model.count.index == 4
+    model.count.index = 0
+    assert all(torch.equal(found, model(X)) for found in results)
+
+
+class Lazy(nn.Module):
+    """Looks at a cache that is empty now, and is not later."""
+
+    def forward(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        return x * (1 + len(cache.keys))
+
+
+class LooksAhead(Cached):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lazy = Lazy()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cache = Cache()
+        x = self.lazy(x, cache)
+        for layer in self.layers:
+            x = layer(x, cache)
+        return x.exp()
+
+
+def test_an_object_that_is_empty_at_first_is_empty_in_every_micro_batch() -> None:
+    model = LooksAhead()
+    (lines, _), (result,) = sources(model, "exp")
+    assert lines[:2] == ["cache = self.new_cache(0)", "mul = self.lazy(x, cache)"]
+    assert torch.equal(result, model(X))
+
+
 class Tagged:
     """Holds a class beside its tensor."""
 
