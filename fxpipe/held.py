@@ -6,6 +6,9 @@ import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from functools import lru_cache
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -24,7 +27,8 @@ _CLOSED: Final = (
     types.FunctionType,
     types.MethodType,
 )
-_ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
+_ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+_EMPTY: Final = ()
 _DEPTH: Final = 6
 """Containers and objects inside one another that are looked into."""
 _LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy", "fxpipe"}
@@ -63,22 +67,34 @@ class Held:
             refill(cell, content)
 
     def _keep(self, value: Any, depth: int) -> None:
-        if type(value) in _ATOMS:
+        cls = type(value)
+        if cls in _ATOMS or id(value) in self._seen:
             return
-        if isinstance(value, torch.Tensor) and id(value) not in self._seen:
-            self._seen.add(id(value))
+        kind = _kind(cls)
+        if kind is _Kind.TENSOR:
             self.tensors.append(value)
-        if isinstance(value, generators.KINDS) and id(value) not in self._seen:
-            self._seen.add(id(value))
+        elif kind is _Kind.GENERATOR:
             self.generators.append(value)
-        inside = _inside(value)
-        if inside is None or id(value) in self._seen or depth > _DEPTH:
+        elif kind is _Kind.CLOSED or depth > _DEPTH:
+            return
+        else:
+            self._look_into(value, kind, depth)
             return
         self._seen.add(id(value))
-        cell, children = inside
-        if cell is not None:
-            self._contents.append((cell, children))
-        for child in children.values() if isinstance(children, dict) else children:
+
+    def _look_into(self, value: Any, kind: _Kind, depth: int) -> None:
+        cell: Any = value
+        if kind is _Kind.OBJECT:
+            cell = getattr(value, "__dict__", None)
+            if type(cell) is not dict:
+                return
+        self._seen.add(id(value))
+        content: Any = _EMPTY
+        if cell:  # most are the empty registries of hooks
+            content = dict(cell) if isinstance(cell, dict) else list(cell)
+        if kind is not _Kind.TUPLE:
+            self._contents.append((cell, content))
+        for child in content.values() if isinstance(content, dict) else content:
             self._keep(child, depth + 1)
 
 
@@ -88,38 +104,52 @@ def generators_of(modules: Iterable[nn.Module]) -> PythonGenerators:
     return PythonGenerators(Held(v for m in inner for v in vars(m).values()).generators)
 
 
-def _inside(value: Any) -> tuple[Any, Any] | None:
-    """The cell to put back (None for what cannot change), and what is in it; None: not looked into."""
-    cls = type(value)
-    if cls in _MAPPINGS:
-        return value, dict(value)
-    if cls in _SEQUENCES or cls is set:
-        return value, list(value)
+class _Kind(Enum):
+    """What is done with the objects of a class."""
+
+    TENSOR = auto()
+    GENERATOR = auto()
+    CONTAINER = auto()
+    TUPLE = auto()
+    """Cannot change, but what is in it can."""
+    OBJECT = auto()
+    CLOSED = auto()
+    """Not looked into."""
+
+
+@lru_cache(maxsize=4096)
+def _kind(cls: type[Any]) -> _Kind:
+    if issubclass(cls, torch.Tensor):
+        return _Kind.TENSOR
+    if issubclass(cls, generators.KINDS):
+        return _Kind.GENERATOR
+    if cls in _MAPPINGS or cls in _SEQUENCES or cls is set:
+        return _Kind.CONTAINER
     if cls is tuple:
-        return None, value
-    if isinstance(value, _CLOSED) or cls.__module__.partition(".")[0] in _LIBRARIES:
-        return None
-    state = getattr(value, "__dict__", None)
-    return (state, dict(state)) if type(state) is dict else None
+        return _Kind.TUPLE
+    if issubclass(cls, _CLOSED) or cls.__module__.partition(".")[0] in _LIBRARIES:
+        return _Kind.CLOSED
+    return _Kind.OBJECT
 
 
 def refill(cell: Any, content: Any) -> None:
     """Give a container its content back; nothing is written if it still has it."""
+    if not cell and not content:
+        return
     if isinstance(cell, dict):
         if not _holds(cell, content):
             cell.clear()
-            for key, value in content.items():
-                cell[key] = value
+            cell.update(content)
     elif isinstance(cell, set):
         if len(cell) != len(content) or not all(item in cell for item in content):
             cell.clear()
             cell.update(content)
-    elif len(cell) != len(content) or any(a is not b for a, b in zip(cell, content, strict=True)):
+    elif len(cell) != len(content) or not all(map(is_, cell, content)):
         cell.clear()
         cell.extend(content)
 
 
-def _holds(cell: Mapping[Any, Any], content: Mapping[Any, Any]) -> bool:
-    return len(cell) == len(content) and all(
-        a is b and cell[a] is content[b] for a, b in zip(cell, content, strict=True)
-    )
+def _holds(cell: Mapping[Any, Any], content: Mapping[Any, Any] | tuple[()]) -> bool:
+    if len(cell) != len(content) or not content:
+        return len(cell) == len(content)
+    return all(map(is_, cell, content)) and all(map(is_, cell.values(), content.values()))

@@ -54,6 +54,10 @@ class Originals:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.put_back()
+
+    def put_back(self) -> None:
+        """The parameters as they were."""
         for parameter, memory in self._memory:
             if parameter.data_ptr() != memory.data_ptr():  # ``parameter.data = …``
                 parameter.data = memory

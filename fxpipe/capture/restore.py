@@ -15,7 +15,7 @@ from fxpipe.generators import PythonGenerators
 from fxpipe.held import Held, refill
 from fxpipe.originals import Originals
 
-_REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
+_REGISTRIES: Final = frozenset({"_parameters", "_buffers", "_modules"})
 
 
 class Modes:
@@ -146,16 +146,21 @@ class ModelState:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Everything as it was when the context was entered; as often as one likes."""
         for module, registry, attributes in zip(
             self._modules, self._registries, self._attributes, strict=True
         ):
+            held = module.__dict__
             for name, content in registry.items():
-                refill(module.__dict__[name], content)
-            for name in set(module.__dict__) - set(attributes) - set(_REGISTRIES):
-                del module.__dict__[name]
-            module.__dict__.update(attributes)
+                refill(held[name], content)
+            for name in held.keys() - attributes.keys() - _REGISTRIES:
+                del held[name]
+            held.update(attributes)
         self._held.put_back()
-        self.originals.__exit__(kind, error, traceback)
+        self.originals.put_back()
         with torch.no_grad():
             for tensor, value in self._values:
                 if not torch.equal(tensor, value):

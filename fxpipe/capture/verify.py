@@ -54,14 +54,21 @@ def verify(
     runner = GraphRunner.of(capture, model)
     written = capture.changed_state
 
-    def module_run() -> _Outcome:
-        return _outcome(model, leaves, lambda copies: _call(model, layout, copies), written)
+    def call_module(copies: list[Any]) -> Sequence[Any]:
+        return _call(model, layout, copies)
 
-    def graph_run(copies: list[Any]) -> Sequence[Any]:
+    def call_graph(copies: list[Any]) -> Sequence[Any]:
         return runner.run([leaf for leaf in copies if isinstance(leaf, torch.Tensor)])
 
-    eager, graph = module_run(), _outcome(model, leaves, graph_run, written)
-    slack = module_run() if any(tensor.device.type != "cpu" for tensor in given) else None
+    runs = [call_module, call_graph]
+    if any(tensor.device.type != "cpu" for tensor in given):
+        runs.append(call_module)
+    outcomes = []
+    with ModelState(model, written) as state:
+        for run in runs:
+            outcomes.append(_outcome(model, leaves, run, written))
+            state.put_back()
+    eager, graph, slack = outcomes[0], outcomes[1], outcomes[2] if len(outcomes) > 2 else None
     problem = _difference(eager, graph, slack)
     if problem is not None:
         where = _first_difference(capture, model, leaves, replay())
@@ -84,8 +91,9 @@ def _outcome(
     run: Callable[[list[Any]], Sequence[Any]],
     written: Sequence[str],
 ) -> _Outcome:
+    """What a run leaves behind; the model is to be put back by the caller."""
     copies = [copied(leaf) for leaf in leaves]
-    with ModelState(model, written), Randomness(), Modes(), without_checkpoints():
+    with Randomness(), Modes(), without_checkpoints():
         outputs = list(run(copies))
         random = random_states()
         state = [
