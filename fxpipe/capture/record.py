@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch import nn
 
+from fxpipe import interrupts
 from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.copies import copied
 from fxpipe.capture.draws import PythonDraws
@@ -26,6 +27,7 @@ from fxpipe.capture.spans import close_spans
 from fxpipe.capture.values import Dependence
 from fxpipe.errors import CaptureError
 from fxpipe.fake_model import FakeModel
+from fxpipe.interrupts import Interrupts
 from fxpipe.ir.capture import Span
 from fxpipe.uncompiled import uncompiled
 
@@ -123,7 +125,7 @@ def record_once(
     Raises:
         FallbackError: if another decision is needed.
     """
-    with ExitStack() as stack:
+    with interrupts.held() as interrupt, ExitStack() as stack:
         held = stack.enter_context(ModelState(model))
         for state in (Randomness(), Modes(), uncompiled()):
             stack.enter_context(state)
@@ -141,7 +143,7 @@ def record_once(
         recorder.script.kept = {} if keep_values else None
         draws = PythonDraws(held.generators, decisions.watch_random)
         recorder.modules.draws = draws
-        outputs, result = _run(recorder, model, layout.unflatten(given))
+        outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
         drew = draws.any
     recorder.values.refresh()
     script = recorder.script
@@ -158,11 +160,13 @@ def record_once(
     )
 
 
-def _run(recorder: Recorder, model: nn.Module, call: Any) -> tuple[list[Any], Layout]:
+def _run(
+    recorder: Recorder, model: nn.Module, call: Any, interrupt: Interrupts
+) -> tuple[list[Any], Layout]:
     args, kwargs = call
     try:
         draws = recorder.modules.draws.watched(recorder.script.sources)
-        with patched(recorder), recorder.watch, recorder, draws:
+        with patched(recorder), recorder.watch, recorder, draws, interrupt.allowed():
             result = model(*args, **kwargs)
     except Exception:
         if recorder.failure is not None:  # something in between made another error of it

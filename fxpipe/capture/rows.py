@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fxpipe import interrupts
 from fxpipe.capture.batch import Batch, find_batch
 from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.signature import Layout, flatten
@@ -74,7 +75,14 @@ def _swap_first(leaf: Any, dim: int | None) -> Any:
 
 
 def _results(model: nn.Module, leaves: Sequence[Any], layout: Layout) -> list[torch.Tensor]:
-    with ModelState(model), Randomness(), Modes(), torch.no_grad():
+    with (
+        interrupts.held() as interrupt,
+        ModelState(model),
+        Randomness(),
+        Modes(),
+        torch.no_grad(),
+        interrupt.allowed(),
+    ):
         model.eval()
         args, kwargs = layout.unflatten(
             [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

@@ -10,6 +10,7 @@ import torch
 import torch.fx
 from torch import nn
 
+from fxpipe import interrupts
 from fxpipe.capture.containers import holds_tensors, tensors
 from fxpipe.capture.copies import copied
 from fxpipe.capture.execute import GraphRunner
@@ -17,6 +18,7 @@ from fxpipe.capture.patches import without_checkpoints
 from fxpipe.capture.restore import ModelState, Modes, Randomness, random_states
 from fxpipe.capture.signature import Layout, flatten
 from fxpipe.errors import CaptureError
+from fxpipe.interrupts import Interrupts
 from fxpipe.ir.capture import Capture
 
 
@@ -64,9 +66,9 @@ def verify(
     if any(tensor.device.type != "cpu" for tensor in given):
         runs.append(call_module)
     outcomes = []
-    with ModelState(model, written) as state:
+    with interrupts.held() as interrupt, ModelState(model, written) as state:
         for run in runs:
-            outcomes.append(_outcome(model, leaves, run, written))
+            outcomes.append(_outcome(model, leaves, run, written, interrupt))
             state.put_back()
     eager, graph, slack = outcomes[0], outcomes[1], outcomes[2] if len(outcomes) > 2 else None
     problem = _difference(eager, graph, slack)
@@ -90,11 +92,13 @@ def _outcome(
     leaves: Sequence[Any],
     run: Callable[[list[Any]], Sequence[Any]],
     written: Sequence[str],
+    interrupt: Interrupts,
 ) -> _Outcome:
     """What a run leaves behind; the model is to be put back by the caller."""
     copies = [copied(leaf) for leaf in leaves]
     with Randomness(), Modes(), without_checkpoints():
-        outputs = list(run(copies))
+        with interrupt.allowed():
+            outputs = list(run(copies))
         random = random_states()
         state = [
             *model.named_buffers(),
@@ -102,7 +106,8 @@ def _outcome(
         ]
         buffers = {name: held.detach().clone() for name, held in state}
         sources = _differentiable(model, copies)
-        gradients = _gradients(outputs, sources)
+        with interrupt.allowed():
+            gradients = _gradients(outputs, sources)
     return _Outcome(
         [out.detach() if isinstance(out, torch.Tensor) else out for out in outputs],
         gradients,
@@ -203,7 +208,12 @@ def _first_difference(
     """Where the graph first computes a value that the recorded run did not have there."""
     comparing = _Comparing(capture, model, recorded)
     copies = [copied(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    with ModelState(model, capture.changed_state), Randomness():
+    with (
+        interrupts.held() as interrupt,
+        ModelState(model, capture.changed_state),
+        Randomness(),
+        interrupt.allowed(),
+    ):
         comparing.run(copies)
     if comparing.found is None:
         return "no node on its own differs: the module computes otherwise while it is recorded"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import random
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -188,7 +190,7 @@ def test_after_an_interrupt_anywhere(mode: str, error: type[BaseException]) -> N
         trace(model, (X,), mode=mode)
         total = Trap.count
     before = everything(model)
-    for at in range(1, total + 1, 1 if error is KeyboardInterrupt else 5):
+    for at in range(1, total + 1, 3 if error is KeyboardInterrupt else 7):
         with Trap.armed(at, error):
             try:
                 trace(model, (X,), mode=mode)
@@ -212,10 +214,33 @@ def test_after_an_interrupt_of_compile() -> None:
         compiled()
         total = Trap.count
     before = everything(model)
-    for at in range(1, total + 1, 7):
+    for at in range(1, total + 1, 11):
         with Trap.armed(at, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             compiled()
         assert everything(model) == before, f"interrupted at step {at} of {total}"
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_after_ctrl_c_at_any_moment(mode: str) -> None:
+    model = prepared()
+    start = time.perf_counter()
+    with Trap.armed(None, KeyboardInterrupt):
+        trace(model, (X,), mode=mode)
+    took = time.perf_counter() - start
+    before = everything(model)
+    moments = random.Random(5)
+    interrupted = 0
+    for _ in range(8):
+        timer = threading.Timer(moments.random() * took, _thread.interrupt_main)
+        timer.start()
+        try:
+            trace(model, (X,), mode=mode)
+            timer.join()
+        except KeyboardInterrupt:
+            interrupted += 1
+        timer.cancel()
+        assert everything(model) == before
+    assert interrupted
 
 
 class Shared(nn.Module):
