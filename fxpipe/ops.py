@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,6 +86,27 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+def plain_call(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """A module's result by ``nn.Module.__call__``, hooks and all, past a ``__call__`` of its class.
+
+    When the module was recorded its own ``__call__`` had run, and had changed the arguments or not.
+    """
+    if isinstance(module, Watched):
+        return module.plain_call(*args, **kwargs)
+    return torch.nn.Module.__call__(module, *args, **kwargs)
+
+
+def entrance(module: torch.nn.Module, via: str) -> Callable[..., Any]:
+    """What to call for a module's result: ``via`` is as in the metadata of a node."""
+    match via:
+        case "plain":
+            return partial(plain_call, module)
+        case "forward":
+            return module.forward
+        case _:
+            return module
+
+
 class Watched:
     """A module whose calls are watched: what modules inside return is kept until it is taken.
 
@@ -107,6 +129,11 @@ class Watched:
         """What the module's own forward returns."""
         with self._watching():
             return self._module.forward(*args, **kwargs)
+
+    def plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module's plain call returns."""
+        with self._watching():
+            return plain_call(self._module, *args, **kwargs)
 
     def __getitem__(self, path: str) -> list[Any]:
         """What the module of that path has returned, call by call."""

@@ -14,6 +14,7 @@ import torch.fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
+from fxpipe import ops
 from fxpipe.ir.spec import is_differentiable
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ class MeteredRun(torch.fx.Interpreter):
 
     def evaluate(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a node of the body."""
-        if node.op == "call_module" and node.meta.get("via") == "forward":
-            return self.fetch_attr(str(node.target)).forward(*args, **kwargs)
+        if node.op == "call_module" and node.meta.get("via", "call") != "call":
+            module = self.fetch_attr(str(node.target))
+            return ops.entrance(module, node.meta["via"])(*args, **kwargs)
         return getattr(self, node.op)(node.target, args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch import nn
 
+from fxpipe import ops
 from fxpipe.capture.restore import Modes
 from fxpipe.ir.capture import Capture
 
@@ -63,8 +64,7 @@ class GraphRunner:
         args, kwargs = self.load(node.args), self.load(node.kwargs)
         if node.op == "call_module":
             module = self.model.get_submodule(str(node.target))
-            call = module.forward if node.meta.get("via") == "forward" else module
-            return call(*args, **kwargs)
+            return ops.entrance(module, node.meta.get("via", "call"))(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         assert callable(node.target)

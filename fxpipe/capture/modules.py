@@ -289,12 +289,9 @@ def _holds(module: nn.Module, name: str, value: torch.Tensor) -> bool:
 
 
 def _as_called(module: nn.Module, via: str) -> str:
-    """How a module is called again: by forward if its own ``__call__`` may take other arguments.
-
-    With hooks, which only the call runs, the arguments must be the same.
-    """
-    is_plain = type(module).__call__ is nn.Module.__call__
-    return via if is_plain or module._forward_hooks or module._forward_pre_hooks else "forward"
+    """How a module is called again: a ``__call__`` of its own may take other arguments."""
+    has_own = via == "call" and type(module).__call__ is not nn.Module.__call__
+    return "plain" if has_own else via
 
 
 def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -25,7 +25,7 @@ class Frame:
         path: of the module.
         call: how often it was called before.
         module: the module; None for the call of a module that is not part of the model.
-        via: ``"call"`` or ``"forward"``.
+        via: ``"call"``, ``"forward"`` or ``"plain"`` (see `fxpipe.ir.capture`).
         index: of its span in the list of spans.
         start: number of body nodes before it.
         parent: index of the span around it.
@@ -195,12 +195,12 @@ class _Closing:
     def _inside(self, index: int, span: Span, node: torch.fx.Node) -> Inside | None:
         """The module inside that returned a value; None if none did."""
         layer, steps = _result_of_layer(node)
-        if layer is not None and layer.name in span.nodes and layer.meta["via"] == "call":
+        if layer is not None and layer.name in span.nodes and layer.meta["via"] != "forward":
             before = [n for n in span.nodes if self._is_call_of(n, layer)]
             return _within(span, str(layer.target), before.index(layer.name), steps)
         for at in self._made_in.get(node.name, ()):
             inner = self._spans[at]
-            if at > index and node.name in inner.nodes and inner.via == "call":
+            if at > index and node.name in inner.nodes and inner.via != "forward":
                 calls = [n for n in self._descendants(index) if self._spans[n].path == inner.path]
                 return _within(span, inner.path, calls.index(at), inner.outputs[node.name])
         return None

@@ -65,15 +65,26 @@ def expression(node: torch.fx.Node, write: Arguments) -> str:
     """
     match node.op:
         case "call_module":
-            call = ".forward" if node.meta.get("via") == "forward" else ""
             module = write.bindings.module(str(node.target))
-            return f"{module}{call}({write.call(node.args, node.kwargs)})"
+            via = node.meta.get("via", "call")
+            return module_call(module, via, node.args, node.kwargs, write)
         case "call_method":
             return _method(str(node.target), node.args, node.kwargs, write)
         case "call_function":
             return _function(node.target, node.args, node.kwargs, write)
         case _:
             raise CodegenError(f"{node.name} is a {node.op}: no stage computes it")
+
+
+def module_call(
+    callee: str, via: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], write: Arguments
+) -> str:
+    """The expression that calls a module as it was called when recorded."""
+    arguments = write.call(args, kwargs)
+    if via == "plain":
+        write.imports.add("from fxpipe import ops")
+        return f"ops.plain_call({', '.join(filter(None, (callee, arguments)))})"
+    return f"{callee}{'.forward' if via == 'forward' else ''}({arguments})"
 
 
 def deferred_expression(node: torch.fx.Node, write: Arguments) -> str:

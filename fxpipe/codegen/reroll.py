@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch.fx
 
 from fxpipe.codegen.arguments import Arguments
+from fxpipe.codegen.emit import module_call
 from fxpipe.codegen.names import Names, quoted
 from fxpipe.codegen.objects import Objects
 from fxpipe.codegen.statements import Statement
@@ -52,8 +53,7 @@ def statements(
         for node in call.leaks:
             place = span.inside[node.name]
             places[node] = watched, (place.path, place.call, *place.steps)
-    method = ".forward" if span.via == "forward" else ""
-    text = f"{callee}{method}({write.call(span.args, span.kwargs)})"
+    text = module_call(callee, span.via, span.args, span.kwargs, write)
     yield from _results(call, returned, text, partial(line, uses=used), write, names)
     for node, (holder, steps) in places.items():
         yield line(holder + _access(steps), (node,), uses=(holder,))

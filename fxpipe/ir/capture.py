@@ -14,7 +14,8 @@ Facts about single nodes live in ``node.meta`` (all of them set by the recorder,
                                   'path#call' of the innermost module and keys the random numbers
     "python_random"  bool         True for a leaf that draws from random or NumPy; else absent
     "regions"   tuple[int, ...]   autocast and grad-mode regions the node lies in (no cut inside one)
-    "via"       str               "call" or "forward": how a call_module node called its module
+    "via"       str               how a call_module node called its module: "call", "forward", or
+                                  "plain" (nn.Module's own call, past one that its class has)
 """
 
 from __future__ import annotations

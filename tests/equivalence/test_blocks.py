@@ -171,6 +171,49 @@ def test_a_wrapped_block_does_its_work_around_each_call() -> None:
     same_grads(pipe, grads_of(eager), "wrapped")
 
 
+class OwnCall(Block):
+    """Its ``__call__`` hands its forward something else than it got, as aggregations of graphs do."""
+
+    def __call__(self, x: Tensor, *, times: int = 1) -> Tensor:
+        return super().__call__(x * times) / times
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_hooks_of_a_module_with_a_call_of_its_own_fire(early: bool) -> None:
+    """Also those that are registered after the model was captured."""
+
+    class Scaled(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            for times, block in enumerate(self.blocks, start=1):
+                x = block(x, times=times)
+            return self.head(x)
+
+    torch.manual_seed(4)
+    model = Scaled()
+    model.blocks = nn.ModuleList(OwnCall(8) for _ in range(4))
+    eager, seen = copy.deepcopy(model), Counter[str]()
+
+    def hook(path: str) -> Any:
+        return lambda module, args, output: seen.update([path])
+
+    def register() -> None:
+        for name, block in model.blocks.named_children():
+            block.register_forward_hook(hook(name))
+
+    if early:
+        register()
+    reference = run_eager_step(eager, (X,), chunks=4, loss_fn=F.cross_entropy, target=Y)
+    with piped(model) as pipe:
+        if not early:
+            register()
+        seen.clear()
+        result = pipe.step(X, target=Y, loss_fn=F.cross_entropy)
+        assert "ops.plain_call(self.blocks_3, " in pipe.stages[1].source
+    assert seen == {name: 4 for name in "0123"}
+    assert torch.equal(result.loss, reference.loss)
+    same_grads(pipe, grads_of(eager), "own call")
+
+
 @pytest.mark.parametrize("copying", ["deepcopy", "pickle"])
 def test_a_copy_of_a_pipeline_has_its_own_model_and_the_same_cut(copying: str) -> None:
     model = make()
