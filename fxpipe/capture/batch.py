@@ -33,9 +33,12 @@ class Batch:
 
     @property
     def other(self) -> int:
-        """Rows of the second recording: half as many, or twice as many if that is too few."""
-        half = self.recorded // 2
-        return half if half >= 2 and self.recorded % 2 == 0 else self.recorded * 2
+        """Rows of the second recording: half as many, or twice as many if that is too few.
+
+        Fewer, because a micro-batch may be smaller than the example, and code may decide on that.
+        """
+        half = (self.recorded + 1) // 2
+        return half if half >= 2 and half < self.recorded else self.recorded * 2
 
     @property
     def third(self) -> int:

@@ -41,6 +41,10 @@ class StoresError(KeepWholeError):
     """The module at `path` keeps a tensor: it becomes a leaf, until the tensor is read elsewhere."""
 
 
+class DecidesOtherwiseError(KeepWholeError):
+    """A decision on data that is checked came out otherwise in another recording."""
+
+
 class LookInsideError(FallbackError):
     """The leaf at `path` must be looked into: tensors get past its arguments and results."""
 

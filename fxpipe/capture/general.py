@@ -12,7 +12,12 @@ from torch import nn
 from fxpipe import ops
 from fxpipe.capture.axes import Axis, Sizes, batch_axis, resized_along
 from fxpipe.capture.batch import Batch, repeated
-from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError
+from fxpipe.capture.fallback import (
+    DecidesOtherwiseError,
+    Decisions,
+    FallbackError,
+    KeepWholeError,
+)
 from fxpipe.capture.formulas import Point
 from fxpipe.capture.record import Recording, record, record_once
 from fxpipe.capture.results import output_leaves
@@ -119,6 +124,7 @@ class _Generalising:
         self._made: dict[str, _Made] = {}
         self._open: dict[str, list[Point]] = {}
         self._refused: dict[str, Exception] = {}
+        self._few_differ: KeepWholeError | None = None
         if call.batch is not None:
             # first, so that a model which takes no batches is told apart from one that fails anyhow
             self._open[_ROWS] = [self._with(0, call.batch.other)]
@@ -140,8 +146,12 @@ class _Generalising:
                 first = self._unified()
             except KeepWholeError as reason:
                 self._made.pop(_BASE)  # it has been written into
-                if not self._takes_more_rows():
-                    self._decisions.learn(reason, is_layer=False)
+                if not self._takes_more_rows(reason):
+                    self._learn(reason)
+                continue
+            if self._few_differ is not None:  # more rows agree: it is their number that decides
+                self._made.pop(_BASE)
+                self._learn(self._few_differ)
                 continue
             if self._decisions.state == state:
                 return self._general(first)
@@ -241,16 +251,27 @@ class _Generalising:
         rest = [point[at] for point in self._open[f"other {at}"]]
         return [*(n for n in rest if n != other), other]
 
-    def _takes_more_rows(self) -> bool:
+    def _takes_more_rows(self, reason: KeepWholeError) -> bool:
         """Go from fewer rows than the example's to more, where that was not tried yet.
 
-        Some of the rows may decide otherwise than all of them; repeated ones decide alike.
+        Some of the rows may decide on their data otherwise than all of them; repeated ones decide alike.
+        If it was no decision that is checked, the reason stands, unless what is found with more rows is
+        that data are the reason.
         """
         if _ROWS not in self._made or self._made[_ROWS].point[0] >= self._base[0]:
             return False
+        self._few_differ = None if isinstance(reason, DecidesOtherwiseError) else reason
         self._open[_ROWS] = [self._with(0, 2 * self._base[0])]
         self._made.pop(_ROWS)
         return True
+
+    def _learn(self, reason: KeepWholeError) -> None:
+        """Keep a module whole. If fewer rows than the example's did not agree, they are tried again."""
+        self._decisions.learn(reason, is_layer=False)
+        if self._few_differ is not None and self._call.batch is not None:
+            self._few_differ = None
+            self._open[_ROWS] = [self._with(0, self._call.batch.other)]
+            self._made.pop(_ROWS)
 
     # -- comparing -----------------------------------------------------------------------------------
 

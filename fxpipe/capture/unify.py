@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxpipe import ops
 from fxpipe.capture.axes import Axis, Sizes
-from fxpipe.capture.fallback import KeepWholeError
+from fxpipe.capture.fallback import DecidesOtherwiseError, KeepWholeError
 from fxpipe.capture.formulas import Formula, Size, fit, identity
 from fxpipe.capture.naming import safe
 from fxpipe.capture.record import Recording
@@ -216,7 +217,8 @@ class _Comparison:
     def _differ(self, what: str, at: int) -> KeepWholeError:
         node = self._node
         meta = {} if node is None else node.meta
-        return KeepWholeError(
+        decides = node is not None and node.target is ops.check_value
+        return (DecidesOtherwiseError if decides else KeepWholeError)(
             f"{self._what_changed(at)}, {what}",
             meta.get("path", ""),
             meta.get("source", ""),

@@ -37,7 +37,7 @@ def test_sizes_to_record_with() -> None:
         batch = Batch(n, (0,))
         return batch.recorded, batch.other
 
-    assert [sizes(n) for n in (1, 2, 3, 4, 8)] == [(2, 4), (2, 4), (3, 6), (4, 2), (8, 4)]
+    assert [sizes(n) for n in (1, 2, 3, 4, 8)] == [(2, 4), (2, 4), (3, 2), (4, 2), (8, 4)]
 
 
 def test_rows_are_repeated_or_left_out() -> None:

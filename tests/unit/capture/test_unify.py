@@ -161,3 +161,45 @@ class Nested(nn.Module):
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return self.head(self.inner(x, lengths))
+
+
+class ManyRows(nn.Module):
+    """Does otherwise for more than three rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return y * 2 if x.shape[0] > 3 else y
+
+
+class MaskedRows(nn.Module):
+    """Decides on its data, which fewer rows may decide otherwise; and calls what looks at their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = ManyRows(), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = self.head(self.inner(x))
+        return y if mask.all() else y * mask
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_decision_on_the_number_of_rows_is_no_matter_of_chance(rows: int) -> None:
+    with pytest.raises(CaptureError, match="it takes other steps"):
+        trace(ManyRows(), (torch.randn(rows, 4),))
+    model = nn.Sequential(ManyRows(), nn.Linear(4, 4))
+    capture = trace(model, (torch.randn(rows, 4),))
+    assert [leaf.path for leaf in capture.leaves] == ["0"]
+    assert_agrees(capture, model, (torch.randn(rows, 4),), rows=2)
+
+
+def test_beside_a_decision_on_data() -> None:
+    model, mask = MaskedRows(), torch.tensor([[1.0], [1.0], [1.0], [0.0]])
+    capture = trace(model, (torch.randn(4, 4), mask))
+    assert [leaf.path for leaf in capture.leaves] == ["inner"]
+    other = torch.tensor([[1.0], [0.0]])
+    assert_agrees(capture, model, (torch.randn(2, 4), other))
