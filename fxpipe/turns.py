@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from fxpipe.errors import ExecutionError
+from fxpipe.capture.patches import active
+from fxpipe.errors import CaptureError, ExecutionError
 
 _RUNNING: Final[ContextVar[frozenset[int]]] = ContextVar("fxpipe_running", default=frozenset())
 """The turns that the current context is in."""
@@ -27,7 +28,13 @@ class Turns:
 
         Raises:
             ExecutionError: if the pipeline is closed, or this is called from one of its own stages.
+            CaptureError: if a model is being recorded that has the pipeline in it.
         """
+        if active() is not None:
+            raise CaptureError(
+                "a pipeline is a part of the model that is being recorded: compile the whole model "
+                "with the pipeline's own model (pipe.module) in its place"
+            )
         running = _RUNNING.get()
         if id(self) in running:
             raise ExecutionError(

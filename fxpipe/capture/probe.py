@@ -47,4 +47,7 @@ def _fake(fakes: FakeModel, leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     made = fakes.mode.from_tensor(leaf.detach(), static_shapes=True)
-    return made.requires_grad_(leaf.requires_grad)
+    if not leaf.requires_grad or leaf.is_leaf:
+        return made.requires_grad_(leaf.requires_grad)
+    with torch.enable_grad():
+        return made.requires_grad_().clone()  # as a result that may be written into

@@ -42,3 +42,11 @@ def test_without_data_the_first_error_stands() -> None:
     model = Looks().to("meta")
     with FakeModel(model) as fakes, pytest.raises(ValueError, match="no data"):
         probe(fakes, model, model.forward, ((), {}), ERROR)
+
+
+def test_results_may_be_written_into() -> None:
+    model = Looks()
+    with FakeModel(model) as fakes:
+        x, ids = fakes.fake(torch.zeros(2, 4)), fakes.fake(torch.zeros(2, dtype=torch.long))
+        result = probe(fakes, model, model.forward, ((x, ids, "n"), {}), ERROR)
+        assert result.first.add_(1).requires_grad
