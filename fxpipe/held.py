@@ -70,7 +70,7 @@ class Held:
         cls = type(value)
         if cls in _ATOMS or id(value) in self._seen:
             return
-        kind = _kind(cls)
+        kind = _kind(cls)  # type: ignore[arg-type]
         if kind is _Kind.TENSOR:
             self.tensors.append(value)
         elif kind is _Kind.GENERATOR:
