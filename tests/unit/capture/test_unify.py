@@ -176,7 +176,7 @@ class ManyRows(nn.Module):
 
 
 class MaskedRows(nn.Module):
-    """Decides on its data, which fewer rows may decide otherwise; and calls what looks at their number."""
+    """Decides on its data, fewer rows may decide otherwise; calls what looks at their number."""
 
     def __init__(self) -> None:
         super().__init__()
