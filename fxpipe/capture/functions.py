@@ -215,6 +215,44 @@ def reads_size(func: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | N
     return name in ("size", "numel", "nelement", "__len__", "stride")
 
 
+def reads_shape(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call gives all sizes of a tensor."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return bool(func.__self__.__name__ == "shape")
+    return name == "size" and len(args) == 1 and not kwargs
+
+
+def read_dimension(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """The dimension whose size alone a call reads, counted from the first; None if it reads others."""
+    name = getattr(func, "__name__", "")
+    if name == "__len__":
+        return 0
+    place = 1 if name == "size" else _PARTS.get(name)
+    if place is None or not isinstance(args[0], torch.Tensor):
+        return None
+    named = kwargs.get("dim", None if name == "size" else 0)
+    dim = args[place] if 0 < place < len(args) else named
+    return dim % args[0].dim() if isinstance(dim, int) and args[0].dim() else None
+
+
+def takes_apart(func: Any) -> bool:
+    """Whether a call returns as many tensors as a size says."""
+    return getattr(func, "__name__", "") in _PARTS
+
+
+def sized_dimensions(func: Any, args: tuple[Any, ...], result: Any) -> tuple[int, ...] | None:
+    """The dimensions of a call's result whose sizes depend on values; None if the call tells none."""
+    name = getattr(func, "__name__", "")
+    if not isinstance(result, torch.Tensor):
+        return None
+    if name in ("nonzero", "argwhere", "masked_select"):
+        return (0,)
+    if name == "__getitem__" and _is_mask(args[1]):
+        return (0,)
+    return None
+
+
 def is_sized_by_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the shape of a call's result depends on values of tensors."""
     name = str(getattr(func, "__name__", ""))

@@ -17,6 +17,7 @@ from fxpipe.capture.containers import tensors
 from fxpipe.capture.draws import PythonDraws
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError, RefusedError, StoresError
 from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
+from fxpipe.capture.shadows import on_meta
 from fxpipe.capture.spans import (
     Frame,
     changed_argument,
@@ -162,6 +163,8 @@ class Modules:
             node.meta["python_random"] = True
         self._values.changed_by_modules.update(node.meta["buffers"])
         self._values.bind(result, node, Dependence.WEIGHTS, sized)
+        if sized and is_layer(module):
+            self._recorder.shadows.follow(on_meta(module), args, kwargs, result)
         if any(not isinstance(value, list | dict) for value, _ in objects):
             self._handed.append((path, self._script.sources.here(), objects))
         return result

@@ -73,8 +73,10 @@ def pad(*args: Any, **kwargs: Any) -> Any:
     if recorder is None:
         return _pad_original(*args, **kwargs)
     total_length = args[3] if len(args) > 3 else kwargs.get("total_length")
+    batch_first = args[1] if len(args) > 1 else kwargs.get("batch_first", False)
     sized = total_length is None
-    return recorder.whole(rnn.pad_packed_sequence, _pad_original, args, kwargs, sized)
+    dims = (int(bool(batch_first)),) if sized else ()
+    return recorder.whole(rnn.pad_packed_sequence, _pad_original, args, kwargs, sized, dims)
 
 
 def _active() -> Recorder | None:

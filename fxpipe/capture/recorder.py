@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
 from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
+from fxpipe.capture.shadows import Shadows, Sizes
 from fxpipe.capture.values import Dependence, Values
 from fxpipe.capture.watch import Watch, storage_key
 from fxpipe.originals import Originals
@@ -35,6 +36,7 @@ class Recorder(TorchFunctionMode):
     Attributes:
         script: the graph being written.
         values: which node made which object.
+        shadows: which sizes depend on data.
         watch: the dispatch mode that measures effects; active while recording.
         modules: the module calls.
         regions: the autocast and grad-mode regions.
@@ -49,6 +51,7 @@ class Recorder(TorchFunctionMode):
         state = (*model.named_parameters(), *model.named_buffers())
         self.script = Script(tensor_names(model), {storage_key(held): name for name, held in state})
         self.values = Values(self.script, self.is_fake)
+        self.shadows = Shadows(self.values.is_sized_by_data)
         self.watch = Watch(self._unseen, (originals or Originals(model)).about_to_write)
         self.modules = Modules(self)
         self.regions = Regions(self.script)
@@ -142,8 +145,9 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         on = self.values.dependence((args, kwargs))
         if functions.reads_size(func, args, kwargs) and self.values.is_sized_by_data(args[:1]):
-            reason = "its Python code depends on a size that depends on data"
-            raise self.keep_whole(reason, func, remedy=remedies.SHAPES)
+            sizes = self._sizes(func, args, kwargs)
+            if sizes is not None:
+                return sizes
         if on is not Dependence.NOTHING and functions.reads_data(func):
             return self._decide(func, args, kwargs, on)
         if func is torch.Tensor.__iter__:
@@ -171,7 +175,34 @@ class Recorder(TorchFunctionMode):
         node = self.script.emit(form.op, form.target, arguments, keywords, value, effects)
         on = Dependence.WEIGHTS if effects.draws else on
         self.values.bind(value, node, on, sized)
+        if sized:
+            self._shade(func, args, kwargs, value)
         return result
+
+    def _sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call says of a tensor of which some sizes depend on data; None: let it run.
+
+        Raises:
+            KeepWholeError: if it asks for those.
+        """
+        fixed = self.shadows.fixed(args[0])
+        if functions.read_dimension(func, args, kwargs) in fixed:
+            return None if functions.takes_apart(func) else func(*args, **kwargs)
+
+        def refuse() -> KeepWholeError:
+            reason = "its Python code depends on a size that depends on data"
+            return self.keep_whole(reason, func, remedy=remedies.SHAPES)
+
+        if fixed and functions.reads_shape(func, args, kwargs):
+            return Sizes.of(args[0].shape, fixed, refuse)
+        raise refuse()
+
+    def _shade(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
+        dims = functions.sized_dimensions(func, args, value)
+        if dims is None:
+            self.shadows.follow(func, args, kwargs, value)
+        else:
+            self.shadows.begin(value, dims)
 
     def run_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a torch function."""
@@ -281,13 +312,18 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         sized: bool,
+        dims: Sequence[int] = (),
     ) -> Any:
         """The result of an importable function that is not looked into: one node.
 
-        `sized`: whether the shapes of its results depend on values of tensors.
+        `sized`: whether the shapes of its results depend on values of tensors; `dims`: those
+        dimensions of its first result whose sizes do.
         """
         with self.paused():
-            return self._opaque(function, (), run, args, kwargs, sized)
+            result = self._opaque(function, (), run, args, kwargs, sized)
+            if dims:
+                self.shadows.begin(result[0], dims)
+            return result
 
     def _opaque(
         self,

@@ -18,6 +18,7 @@ from fxpipe.capture import remedies
 from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
+from fxpipe.capture.shadows import Sizes
 from fxpipe.ir.spec import TensorSpec
 
 _SIZED_PARTS = (0, 1)
@@ -71,6 +72,8 @@ class Values:
             return self.node(value)
         if isinstance(value, np.generic):
             return value.item()  # a np.float64 is a float, but its text is not
+        if isinstance(value, Sizes):
+            raise value.refuse()
         if isinstance(value, torch.Size):
             return tuple(value)
         if isinstance(value, slice):
