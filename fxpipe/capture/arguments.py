@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from fxpipe.capture.containers import take_apart
-from fxpipe.capture.handed import Snapshot, Where
-from fxpipe.capture.spans import Frame, outputs_of
+from fxpipe.capture.handed import Maker, Snapshot, Where
+from fxpipe.capture.spans import Frame
 from fxpipe.capture.values import Values
 from fxpipe.held import Held
 from fxpipe.ir.capture import Rebuilt, Span
@@ -46,6 +46,7 @@ class Arguments:
         self._states: dict[int, _State] = {}
         self._objects: list[_Object] = []
         self._stateful: set[type[Any]] = set()
+        self._buildable: set[type[Any]] = set()
         self._versions = 0
 
     def open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -59,27 +60,48 @@ class Arguments:
     def _argument(self, frame: Frame, where: Where, value: Any, seen: set[int]) -> Any:
         if take_apart(value) is None or self._values.known(value) is not None:
             return self._values.argument(value)
-        snapshot = Snapshot(value, self._values.node_if_any, seen)
-        frame.handed[where] = (value, snapshot, self._version(value, snapshot))
-        return self._values.argument(value) if snapshot.is_plain else None
+        state = self._look(value, seen)
+        frame.handed[where] = (value, state.snapshot, state.version)
+        return self._values.argument(value) if state.snapshot.is_plain else None
 
     def close(self, frame: Frame, nodes: set[str]) -> None:
         """Note what became of the arguments of a call that made `nodes`."""
         for where, (value, snapshot, before) in frame.handed.items():
-            now = Snapshot(value, self._values.known, set())
-            has_tensors = snapshot.holds_tensors or now.holds_tensors
             changed = snapshot.changed
+            now = self._look(value, set())
+            has_tensors = snapshot.holds_tensors or now.snapshot.holds_tensors
             if (
                 not snapshot.is_plain
                 or isinstance(changed, list | dict)
                 or (changed and has_tensors)
             ):
-                after = self._version(value, now)
-                number = self._states[id(value)].number
-                self._objects.append(_Object(frame.index, where, snapshot, number, before, after))
-                for name, steps in outputs_of(value, self._values.known).items():
+                found = _Object(frame.index, where, snapshot, now.number, before, now.version)
+                self._objects.append(found)
+                for name, steps in now.snapshot.nodes.items():
                     if name in nodes:
                         frame.changed.setdefault(name, (where, *steps))
+
+    def _look(self, value: Any, seen: set[int]) -> _State:
+        """What an object holds now: the same state if it was looked at and has not changed."""
+        state = self._states.get(id(value))
+        if state is not None and state.snapshot.changed is None:
+            if seen.isdisjoint(state.snapshot.mutable) and self._is_current(state.snapshot):
+                seen |= state.snapshot.mutable
+                return state
+            return replace(state, snapshot=Snapshot(value, self._values.node_if_any, seen))
+        snapshot = Snapshot(value, self._values.node_if_any, seen)
+        self._stateful |= snapshot.stateful
+        self._versions += 1
+        number = len(self._states) if state is None else state.number
+        made = _State(number, self._versions, snapshot)
+        self._states[id(value)] = made
+        return made
+
+    def _is_current(self, snapshot: Snapshot) -> bool:
+        """Whether every tensor inside is still the value of the same node: none was written into."""
+        if snapshot.problem is not None:
+            return False
+        return all(self._values.known(t) in (None, node) for t, node in snapshot.tensors)
 
     @cached_property
     def _held_by_model(self) -> Held:
@@ -95,17 +117,6 @@ class Arguments:
             return False
         return snapshot.changed is None or snapshot.value in self._held_by_model
 
-    def _version(self, value: Any, snapshot: Snapshot) -> int:
-        """A number for what an object holds; the same one if it was looked at and has not changed."""
-        self._stateful |= snapshot.stateful
-        known = self._states.get(id(value))
-        if known is not None and known.snapshot.same_as(snapshot):
-            return known.version
-        self._versions += 1
-        number = len(self._states) if known is None else known.number
-        self._states[id(value)] = _State(number, self._versions, snapshot)
-        return self._versions
-
     def settle(self, spans: list[Span | None]) -> None:
         """After the run: put into the spans how their objects are built, or why they cannot be."""
         for found in self._objects:
@@ -117,13 +128,23 @@ class Arguments:
                 value = found.snapshot.value
                 spans[found.span] = _with(span, found.where, self._values.argument(value))
                 continue
-            try:
-                maker, leaves = found.snapshot.rebuilt(self._stateful)
-            except ValueError as reason:
-                spans[found.span] = replace(span, fixed=str(reason))
+            maker, leaves = found.snapshot.rebuilt(self._stateful)
+            problem = found.snapshot.problem or self._problem(found.snapshot, maker, leaves)
+            if problem is not None:
+                spans[found.span] = replace(span, fixed=problem)
                 continue
             argument = Rebuilt(maker, leaves, found.number, found.before, found.after)
             spans[found.span] = _with(span, found.where, argument)
+
+    def _problem(self, snapshot: Snapshot, maker: Maker, leaves: tuple[Any, ...]) -> str | None:
+        """Why an object cannot be built; tried once for the classes inside."""
+        if not snapshot.classes <= self._buildable:
+            try:
+                maker(*leaves)
+            except Exception as error:
+                return f"a {maker.name} cannot be built anew: {error}"
+            self._buildable |= snapshot.classes
+        return None
 
 
 def _with(span: Span, where: Where, argument: Any) -> Span:

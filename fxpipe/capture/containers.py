@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ _CLOSED: Final = (
     torch.Generator,
     torch.Size,
 )
+_ATOMS: Final = frozenset(PLAIN)
 _DEPTH: Final = 12
 
 Step = str | int
@@ -110,9 +112,9 @@ class Parts:
 
 def take_apart(value: Any) -> tuple[Parts, list[Any]] | None:
     """A container's shape and its children; None for tensors, constants and closed objects."""
-    if isinstance(value, torch.Tensor) or isinstance(value, _CLOSED):
-        return None
     cls = type(value)
+    if cls in _ATOMS or isinstance(value, torch.Tensor) or isinstance(value, _CLOSED):
+        return None
     if isinstance(value, list):
         if cls is list:
             return Parts(Shape.LIST, list, tuple(range(len(value)))), value
@@ -147,14 +149,25 @@ def _dict(value: dict[Any, Any], cls: type[Any]) -> tuple[Parts, list[Any]]:
 
 def attributes(value: Any) -> dict[str, Any]:
     """What an object holds, in ``__dict__`` and in slots."""
-    held: dict[str, Any] = {}
-    for cls in type(value).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                held[name] = getattr(value, name)
+    held = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
     held.update(getattr(value, "__dict__", {}))
     return held
+
+
+def _slots(cls: type[Any]) -> tuple[str, ...]:
+    """Names of the slots of a class and its bases."""
+    known = _slots_of.get(cls)
+    if known is None:
+        found: dict[str, None] = {}
+        for each in cls.__mro__:
+            slots = each.__dict__.get("__slots__", ())
+            found.update(dict.fromkeys((slots,) if isinstance(slots, str) else slots))
+        known = tuple(name for name in found if name not in ("__dict__", "__weakref__"))
+        _slots_of[cls] = known
+    return known
+
+
+_slots_of: Final[WeakKeyDictionary[type[Any], tuple[str, ...]]] = WeakKeyDictionary()
 
 
 def child(value: Any, step: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -68,6 +69,8 @@ class Snapshot:
     Attributes:
         value: the argument.
         problem: why it cannot be built anew; None if it can.
+        mutable: ids of the mutable containers inside.
+        tensors: the tensors inside with their nodes.
     """
 
     def __init__(
@@ -77,13 +80,17 @@ class Snapshot:
         self.problem: str | None = None
         self._node = node
         self._seen = seen
+        self.tensors: list[tuple[torch.Tensor, torch.fx.Node | None]] = []
         self._inner: list[_Inner] = []
         self._held = self._take(value)
+        self.mutable = {id(i.value) for i in self._inner if i.parts.shape not in _IMMUTABLE}
 
     def _take(self, value: Any) -> _Held:
         apart = take_apart(value)
         node = self._node_of(value) if apart or isinstance(value, torch.Tensor) else None
         if node is not None or apart is None:
+            if isinstance(value, torch.Tensor):
+                self.tensors.append((value, node))
             follows = type(value) in (int, float, torch.device)
             return _Leaf(value, value if follows else node)
         parts, children = apart
@@ -135,25 +142,26 @@ class Snapshot:
         """Whether an object of one of the classes is inside."""
         return any(inner.parts.cls in classes for inner in self._inner)
 
+    @cached_property
+    def nodes(self) -> dict[str, tuple[str | int, ...]]:
+        """Name of every node whose value is inside → the steps that lead to it."""
+        return dict(_nodes(self._held, ()))
+
+    @property
+    def classes(self) -> set[type[Any]]:
+        """Classes of the containers inside."""
+        return {inner.parts.cls for inner in self._inner}
+
     def rebuilt(self, stateful: set[type[Any]]) -> tuple[Maker, tuple[Any, ...]]:
         """What builds the object as it was, and the fx arguments for that.
 
         An object inside that holds no tensors, and that nobody has changed since, is used itself, unless
         its class is among the `stateful` ones: classes of objects that held tensors at some time.
 
-        Raises:
-            ValueError: says why it cannot be built.
         """
-        if self.problem is not None:
-            raise ValueError(self.problem)
         builder = _Builder(stateful)
         tree = builder.build(self._held)
-        maker = Maker(tree, tuple(builder.constants))
-        try:
-            maker(*builder.arguments)
-        except Exception as error:
-            raise ValueError(f"a {maker.name} cannot be built anew: {error}") from error
-        return maker, tuple(builder.arguments)
+        return Maker(tree, tuple(builder.constants)), tuple(builder.arguments)
 
 
 class _Builder:
@@ -211,6 +219,18 @@ class Maker:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+def _nodes(
+    held: _Held, steps: tuple[str | int, ...]
+) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    if isinstance(held, _Leaf):
+        if isinstance(held.argument, torch.fx.Node):
+            yield held.argument.name, steps
+        return
+    for step, inner in zip(held.parts.steps(), held.held, strict=True):
+        if isinstance(step, str | int):
+            yield from _nodes(inner, (*steps, step))
 
 
 def _containers(held: _Held) -> Iterator[_Inner]:

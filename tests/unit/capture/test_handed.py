@@ -4,7 +4,6 @@ from collections import namedtuple
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 import torch.fx
 
@@ -83,24 +82,12 @@ def test_changes() -> None:
 
 
 def test_what_cannot_be_built() -> None:
-    twice = [Layer(X)] * 2
-    with pytest.raises(ValueError, match="a Layer in two places at once"):
-        snapshot(twice).rebuilt(set())
-
-    class Demanding:
-        def __new__(cls, size: int) -> Demanding:
-            return object.__new__(cls)
-
-    demanding = Demanding(3)
-    demanding.held = X
-    with pytest.raises(ValueError, match="a Demanding cannot be built anew"):
-        snapshot(demanding).rebuilt(set())
+    assert snapshot([Layer(X)] * 2).problem == "it is handed a Layer in two places at once"
 
     def refuse(value: Any) -> None:
         raise KeepWholeError("where does it come from?", "", "", "")
 
-    with pytest.raises(ValueError, match="where does it come from"):
-        Snapshot([X], refuse, set()).rebuilt(set())
+    assert Snapshot([X], refuse, set()).problem == "where does it come from?"
 
 
 def test_makers_compare_by_what_they_build() -> None:

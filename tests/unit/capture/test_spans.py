@@ -180,3 +180,37 @@ def test_helpers() -> None:
     items.append(X)
     assert changed_argument(held) is items
     assert outputs_of([X, (X,)], lambda value: None) == {}
+
+
+class Demanding:
+    """No object of it comes about without a size."""
+
+    value: torch.Tensor
+
+    def __new__(cls, size: int) -> Demanding:
+        return object.__new__(cls)
+
+
+class Takes(nn.Module):
+    def forward(self, x: torch.Tensor, held: Any, again: Any = None) -> torch.Tensor:
+        held.value = x + held.value
+        return held.value
+
+
+class Hands(nn.Module):
+    def __init__(self, make: Any, twice: bool) -> None:
+        super().__init__()
+        self.takes, self.make, self.twice = Takes(), make, twice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = self.make()
+        held.value = x.sin()
+        return self.takes(x, held, again=held if self.twice else None)
+
+
+def test_objects_that_cannot_be_built_anew_fix_a_call() -> None:
+    span = spans_of(Hands(lambda: Demanding(3), twice=False), X)["takes#0"]
+    assert span.fixed is not None
+    assert span.fixed.startswith("a Demanding cannot be built anew")
+    span = spans_of(Hands(lambda: small.Box(None), twice=True), X)["takes#0"]
+    assert span.fixed == "it is handed a Box in two places at once"
