@@ -92,7 +92,8 @@ def run(
     ) as pipe:
         timelines = []
         for step in range(steps):
-            result = pipe.step(*example.args, loss_fn=_loss, keep_output=False, **example.kwargs)
+            batch = (example.args, example.kwargs)
+            result = pipe.step(inputs=batch, loss_fn=_loss, keep_output=False)
             pipe.zero_grad()
             timelines.append(result.timeline)
             assert result.loss is not None  # keep_output=False drops the output, not the loss
