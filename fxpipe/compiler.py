@@ -188,20 +188,21 @@ class Example:
 
 def first_line(model: nn.Module, example: Example, options: Options) -> Line:
     """The line of a model's first situation: it decides the placement."""
-    captured = _trace(model, example, options)
-    costs = _costs(captured, model, example, options)
-    plan = _plan(captured, costs, options)
-    return _finish(model, captured, costs, plan, options)
+    capture = captured(model, example, options)
+    costs = _costs(capture, model, example, options)
+    plan = _plan(capture, costs, options)
+    return _finish(model, capture, costs, plan, options)
 
 
 def next_line(model: nn.Module, example: Example, options: Options, first: Line) -> Line:
     """The line of another situation, cut so that no module leaves its stage."""
-    captured = _trace(model, example, options)
-    plan = follow(first.plan, first.capture, captured)
-    return _finish(model, captured, None, plan, options)
+    capture = captured(model, example, options)
+    plan = follow(first.plan, first.capture, capture)
+    return _finish(model, capture, None, plan, options)
 
 
-def _trace(model: nn.Module, example: Example, options: Options) -> Capture:
+def captured(model: nn.Module, example: Example, options: Options) -> Capture:
+    """The capture of an example under a pipeline's options."""
     return trace(
         model,
         example.args,

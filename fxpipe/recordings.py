@@ -5,22 +5,25 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import NoneType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from fxpipe.capture.axes import marked
+from fxpipe.capture.axes import free_axes, marked
 from fxpipe.capture.batch import batch_of, resized
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.splits import Splits
 from fxpipe.changing import advice
-from fxpipe.compiler import Example, Line, first_line, next_line
+from fxpipe.compiler import Example, Line, captured, first_line, next_line
 from fxpipe.ir.capture import Capture
 from fxpipe.options import Options
+from fxpipe.regimes import Choice, Key, Regimes, covers
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.together import together
@@ -55,6 +58,7 @@ class Recordings:
         self._lanes = lanes
         self._backend = backend
         self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
+        self._regimes = Regimes()
         self._without_rows: Capture | None = None
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
@@ -73,24 +77,54 @@ class Recordings:
         Raises:
             CaptureError: if it is a new one and cannot be recorded.
         """
-        key = self._key(args, kwargs)
-        found = self._situations.get(key)
+        chunks = 1 if is_cut else self._options.chunks
+        call = self._key(args, kwargs)
+        choice = self._choose(call, args, kwargs, chunks)
+        found = self._situations.get(choice.key)
         if found is None:
-            found = self._ready(self._record(args, kwargs, 1 if is_cut else self._options.chunks))
-            key = self._key(args, kwargs)  # what it consists of is known with the first recording
-            self._situations[key] = found
-            self._warn_of_values(key)
+            line = self._record(args, kwargs, chunks, choice.is_free)
+            found = self._ready(line, choice.is_free)
+            known = self._key(args, kwargs)  # all of it is known with the first recording
+            choice = choice if known == call else Choice(known)
+            self._situations[choice.key] = found
+            self._regimes.note(known, choice.key, found.line.capture)
+            self._warn_of_values(choice.key)
             self._forget_one()
-        self._situations.move_to_end(key)
+        self._situations.move_to_end(choice.key)
         return found
+
+    def _choose(
+        self, call: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int
+    ) -> Choice:
+        """The recording for a call; sizes beyond those recorded are tried."""
+        if not self._options.dynamic:
+            return Choice(call)
+
+        def recorded() -> Capture:
+            example = self._micro_batch(args, kwargs, chunks)
+            with self._where_inputs_are(args, kwargs):
+                return captured(self._model, example, replace(self._options, verify=False))
+
+        def captures(key: Key) -> list[Capture]:
+            found = self._situations.get(key)
+            return [] if found is None else [each.line.capture for each in found.siblings]
+
+        return self._regimes.choose(call, self._sizes(args, kwargs), recorded, captures)
+
+    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """The sizes of a call that a recording leaves free, by name."""
+        leaves, layout = flatten((args, dict(kwargs)))
+        marks = marked(self._model, leaves, layout, self._options.dynamic)
+        return {axis.mark.name: axis.size for axis in free_axes(marks, leaves, None)}
 
     def clear(self) -> None:
         """Forget all situations; the placement stays."""
         self._situations.clear()
+        self._regimes.clear()
 
     # ---- keys ------------------------------------------------------------------------------------
 
-    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """What a recording depends on.
 
         Besides the situation: which modules the model has, and the plain attributes of those that the
@@ -165,7 +199,9 @@ class Recordings:
 
     # ---- recording -------------------------------------------------------------------------------
 
-    def _record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int) -> Line:
+    def _record(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int, is_free: bool
+    ) -> Line:
         if self.line is None:
             example = self._micro_batch(args, kwargs, chunks)
             self.line = first_line(self._model, example, self._options)
@@ -173,35 +209,41 @@ class Recordings:
             return self.line
         like = self.line.capture
         known = self._situation_of(args, kwargs, like) == like.situation
-        if known and not self._situations:
+        if known and not self._situations and covers(like.ranges, self._sizes(args, kwargs)):
             return self.line
-        line, may_be_whole = self._next_line(args, kwargs, chunks)
+        line, may_be_whole = self._next_line(args, kwargs, chunks, is_free)
         if may_be_whole and not line.capture.has_rows:
             self._without_rows = line.capture
         return line
 
-    def _ready(self, line: Line) -> Situation:
+    def _ready(self, line: Line, is_free: bool = True) -> Situation:
         return Situation(
             self._model,
             line,
             self._lanes,
             self._backend,
             self._options,
-            lambda args, kwargs: self._ready(self._next_line(args, kwargs, 1)[0]),
+            lambda args, kwargs: self._ready(self._next_line(args, kwargs, 1, is_free)[0], is_free),
         )
 
     def _next_line(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int, is_free: bool
     ) -> tuple[Line, bool]:
-        """Recorded where the inputs are: the stages may have spread the model over devices."""
         assert self.line is not None
+        options = self._options if is_free else replace(self._options, dynamic=None)
+        example = self._micro_batch(args, kwargs, chunks)
+        with self._where_inputs_are(args, kwargs):
+            line = next_line(self._model, example, options, self.line)
+        return line, example.may_be_whole
+
+    def _where_inputs_are(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> AbstractContextManager[None]:
+        """Where the model is recorded: the stages may have spread it over devices."""
         leaves, _ = flatten((args, dict(kwargs)))
         device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
         tensors = [*self._model.parameters(), *self._model.buffers()]
-        example = self._micro_batch(args, kwargs, chunks)
-        with together(tensors, torch.device(device)):
-            line = next_line(self._model, example, self._options, self.line)
-        return line, example.may_be_whole
+        return together(tensors, torch.device(device))
 
     def _micro_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int

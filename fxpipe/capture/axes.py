@@ -62,6 +62,11 @@ class Axis:
         counts = dict.fromkeys((2 * count, more, half, count - half // 2, count - 1))
         return [n * step for n in counts if n * step >= 2 and n not in (0, count)]
 
+    def less(self) -> list[int]:
+        """Half the size, so that recordings reach from there to the double."""
+        half = self.size // self.mark.step // 2 * self.mark.step
+        return [half] if half >= 2 else []
+
     def near(self) -> list[int]:
         """The sizes next to the example's, which leave other remainders in divisions."""
         step = self.mark.step

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -84,12 +84,14 @@ class General:
         rows: of the recording; 1 if no input has rows.
         elsewhere: arguments' leaves of other sizes than the example's, to try the recording on; None
             if the batch alone is free.
+        ranges: name of a marked dimension → its least and its largest recorded size.
     """
 
     recording: Recording
     outputs: tuple[OutputLeaf, ...]
     rows: int
-    elsewhere: list[Any] | None
+    elsewhere: list[Any] | None = None
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def record_general(call: Call, decisions: Decisions, mode: str) -> General:
@@ -101,7 +103,7 @@ def record_general(call: Call, decisions: Decisions, mode: str) -> General:
     """
     if not call.axes:
         recording = record(call.model, call.leaves, call.layout, decisions, mode)
-        return General(recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1, None)
+        return General(recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1)
     return _Generalising(call, decisions, mode).run()
 
 
@@ -132,6 +134,7 @@ class _Generalising:
         for at, axis in enumerate(self._axes):
             if not axis.is_batch:
                 self._open[f"other {at}"] = [self._with(at, size) for size in axis.others()]
+                self._open |= {f"less {at}": [self._with(at, n)] for n in axis.less()}
                 self._open |= {f"near {at} {n}": [self._with(at, n)] for n in axis.near()}
 
     def _with(self, at: int, size: int) -> Point:
@@ -324,4 +327,9 @@ class _Generalising:
                 first.outputs, second.recording.outputs, (rows, second.point[0])
             )
         elsewhere = self._call.leaves_at(self._made[_FAR].point) if self._call.marked else None
-        return General(first, tuple(outputs), rows, elsewhere)
+        return General(first, tuple(outputs), rows, elsewhere, self._ranges())
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        sizes = zip(*(made.point for made in self._made.values()), strict=True)
+        pairs = zip(self._axes, sizes, strict=True)
+        return {a.mark.name: (min(found), max(found)) for a, found in pairs if not a.is_batch}

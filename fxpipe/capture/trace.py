@@ -146,6 +146,7 @@ def _capture(call: Call, mode: str, verify: bool) -> Capture:
         training=call.model.training,
         mode=mode,
         batch_size=general.rows,
+        ranges=general.ranges,
         leaves=leaf_reports(call.model, recording.graph, decisions),
         recorded_from=weakref.ref(call.model),
     )

@@ -130,6 +130,7 @@ class Capture:
         mode: ``"fake"`` or ``"real"``.
         batch_size: rows of the recorded micro-batch (specs hold for this size).
         leaves: modules that stay whole by fallback.
+        ranges: name of a free dimension → its least and its largest recorded size.
         situation: hashable key of what the graph depends on besides the batch size.
         recorded_from: gives the module that was recorded, while it lives.
     """
@@ -143,6 +144,7 @@ class Capture:
     mode: str
     batch_size: int
     leaves: tuple[LeafReport, ...] = ()
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     situation: object = None
     recorded_from: Callable[[], torch.nn.Module | None] = field(
         default=type(None), repr=False, compare=False

@@ -160,6 +160,45 @@ def test_too_many_lengths_are_told_with_the_marks_to_set() -> None:
             pipe(*words(3, 8)[0])
 
 
+class Windowed(nn.Module):
+    """Does something else from length 20 on, in the model's own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if x.shape[1] >= 20:
+            h = h - h.mean(1, keepdim=True)
+        return self.second(h)
+
+
+def test_a_model_that_does_something_else_from_some_length_on() -> None:
+    model = Windowed()
+    eager = copy.deepcopy(model)
+
+    def of(output: Tensor, target: Any) -> Tensor:
+        return output.square().mean()
+
+    lengths = (4, 7, 9, 30, 50, 90, 16, 19, 20, 30, 5)
+    with compiled(model, dynamic={"x": {1: "length"}}) as pipe:
+        for length in lengths:
+            x = torch.randn(3, length, 4)
+            wanted = run_eager_step(eager, (x,), chunks=3, loss_fn=of)
+            same(pipe.step(x, loss_fn=of).loss, wanted.loss, f"loss at {length}")
+        # short ones; long ones; 30, 19 and 20 as they are: the recordings around them part
+        assert recordings(pipe) == 5
+        clone = pipe.replace(schedule="gpipe")
+    with clone:
+        x = torch.randn(3, 70, 4)
+        same(
+            clone.step(x, loss_fn=of).loss,
+            run_eager_step(eager, (x,), chunks=3, loss_fn=of).loss,
+            "clone",
+        )
+
+
 class Masks(nn.Module):
     """Decides on its mask, whatever the length."""
 

@@ -91,6 +91,7 @@ def test_sizes_to_record(size: int, step: int) -> None:
     for tried in (axis.others(), axis.near(), axis.far()):
         assert tried
         assert all(n >= 2 and n % step == 0 and n != size for n in tried)
+    assert all(2 <= n < size and n % step == 0 for n in axis.less())
     assert axis.others()[0] > size  # growing keeps every element of the example
     assert axis.far()[0] not in axis.near()
 
