@@ -78,6 +78,7 @@ class Snapshot:
     ) -> None:
         self.value = value
         self.problem: str | None = None
+        self._open: set[int] = set()
         self._node = node
         self._seen = seen
         self.tensors: list[tuple[torch.Tensor, torch.fx.Node | None]] = []
@@ -94,12 +95,16 @@ class Snapshot:
             follows = type(value) in (int, float, torch.device)
             return _Leaf(value, value if follows else node)
         parts, children = apart
+        if id(value) in self._open:
+            self._refuse(f"it is handed a {type(value).__name__} that holds itself")
+            return _Leaf(value)
         if parts.shape not in _IMMUTABLE:
             if id(value) in self._seen:
-                self.problem = f"it is handed a {type(value).__name__} in two places at once"
-                return _Leaf(value)
+                self._refuse(f"it is handed a {type(value).__name__} in two places at once")
             self._seen.add(id(value))
+        self._open.add(id(value))
         held = tuple(map(self._take, children))
+        self._open.discard(id(value))
         has = any(inner.holds_tensors for inner in held)
         self._inner.append(_Inner(value, parts, tuple(children), held, has))
         return self._inner[-1]
@@ -108,8 +113,11 @@ class Snapshot:
         try:
             return self._node(value)
         except FallbackError as error:
-            self.problem = error.reason
+            self._refuse(error.reason)
             return None
+
+    def _refuse(self, problem: str) -> None:
+        self.problem = self.problem or problem
 
     @property
     def is_plain(self) -> bool:

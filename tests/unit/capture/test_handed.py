@@ -84,6 +84,10 @@ def test_changes() -> None:
 def test_what_cannot_be_built() -> None:
     assert snapshot([Layer(X)] * 2).problem == "it is handed a Layer in two places at once"
 
+    items: list[Any] = [X]
+    items.append((items,))
+    assert snapshot(items).problem == "it is handed a list that holds itself"
+
     def refuse(value: Any) -> None:
         raise KeepWholeError("where does it come from?", "", "", "")
 

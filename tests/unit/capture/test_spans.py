@@ -214,3 +214,23 @@ def test_objects_that_cannot_be_built_anew_fix_a_call() -> None:
     assert span.fixed.startswith("a Demanding cannot be built anew")
     span = spans_of(Hands(lambda: small.Box(None), twice=True), X)["takes#0"]
     assert span.fixed == "it is handed a Box in two places at once"
+
+
+class AddsAll(nn.Module):
+    def forward(self, ones: list[torch.Tensor], others: list[torch.Tensor]) -> torch.Tensor:
+        return sum(ones) * sum(others)
+
+
+def test_one_list_in_two_places_fixes_nothing_as_long_as_it_stays() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.adds = AddsAll()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            items = [x, x + 1]
+            return self.adds(items, items)
+
+    span = spans_of(Model(), X)["adds#0"]
+    assert span.fixed is None
+    assert str(span.args) == "([x, add], [x, add])"
