@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from fxpipe.optim.clip import clip_grad_norm_ as clip_grad_norm_
     from fxpipe.partitioners.partition import partition as partition
     from fxpipe.pipeline import Pipeline as Pipeline
+    from fxpipe.planner.search.result import SearchResult as SearchResult
+    from fxpipe.planner.search.search_schedule import search_schedule as search_schedule
     from fxpipe.portals.edges import link as link
     from fxpipe.schedules.lower import lower as lower
     from fxpipe.simulator.engine import simulate as simulate
@@ -75,6 +77,8 @@ _HOME: Final = {
     "fxpipe.findings.examine": ("examine",),
     "fxpipe.schedules.lower": ("lower",),
     "fxpipe.simulator.engine": ("simulate",),
+    "fxpipe.planner.search.search_schedule": ("search_schedule",),
+    "fxpipe.planner.search.result": ("SearchResult",),
     "fxpipe.optim.clip": ("clip_grad_norm_",),
     "fxpipe.execution": ("StepResult", "run"),
     "fxpipe.viz.render": ("render",),

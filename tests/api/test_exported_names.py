@@ -14,9 +14,10 @@ EXPORTED = """
 Capture CaptureError Cluster CodegenError Compute CostProfile DeadlockError Edge ExecutionError
 Findings FormatError Fused FxPipeError IllegalPlanError IllegalScheduleError InfeasiblePlanError
 InternalError Kind PartitionError PartitionPlan Pipeline Placement RankProgram Replicate Schedule
-ScheduleError Split StageCost StageGraph StageProgram StepResult Timeline TransportError
+ScheduleError SearchResult Split StageCost StageGraph StageProgram StepResult Timeline TransportError
 UnsupportedCountsError Update clip_grad_norm_ compile estimate examine from_json generate link lower
-partition profile render run simulate to_json trace
+partition profile render run search_schedule simulate to_json
+trace
 """.split()
 
 
@@ -47,7 +48,8 @@ def _modules_under(package: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "package", ["fxpipe.ir", "fxpipe.schedules", "fxpipe.simulator", "fxpipe.viz"]
+    "package",
+    ["fxpipe.ir", "fxpipe.schedules", "fxpipe.simulator", "fxpipe.planner", "fxpipe.viz"],
 )
 def test_decisions_and_pictures_load_no_torch(package: str) -> None:
     modules = _modules_under(package)

@@ -1,0 +1,1 @@
+"""Decisions that need all the numbers: which schedule, for these costs and this memory."""

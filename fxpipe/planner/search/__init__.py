@@ -1,0 +1,1 @@
+"""The search for a schedule: candidates, bounds, and moves that make a candidate better."""

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import fxpipe
+from fxpipe import Cluster, Placement, SearchResult, StageCost
+from fxpipe.errors import ScheduleError
+from fxpipe.schedules.check import check
+from fxpipe.schedules.links import check_programs
+from fxpipe.schedules.memory import check_memory
+
+UNIT = StageCost(1.0, 2.0, 1.0, saved_bytes=1)
+"""F = I = W = 1 of a rank; memory in activations of a rank."""
+UNEQUAL = StageCost(3.0, 6.0, 2.0, saved_bytes=1)
+UNLIKE = [
+    StageCost(f, i + w, w, saved_bytes=1)
+    for f, i, w in ((1, 1, 1), (2, 2, 1), (1.5, 1.5, 1), (1, 1.25, 0.5))
+]
+
+
+def _search(costs: Any, limit: int | Sequence[int] | None, **options: Any) -> SearchResult:
+    """A search that no clock ends, held against every check."""
+    defaults: dict[str, Any] = {"steps": 150, "seconds": 1000.0, "progress": False}
+    found = fxpipe.search_schedule(costs, limit, **(defaults | options))
+    check(found.schedule, found.graph)
+    programs = fxpipe.lower(found.schedule, found.graph)
+    check_programs(programs)
+    limits = [int(min(limit * found.unit, 2**62)) for limit in found.limits]
+    check_memory(programs, found.costs, limits)
+    timeline = fxpipe.simulate(programs, found.costs, found.cluster, found.graph)
+    assert timeline.makespan == pytest.approx(found.makespan)
+    assert tuple(peak / found.unit for peak in timeline.peak_bytes) == found.peaks
+    assert found.bound <= found.makespan * (1 + 1e-9)
+    best = found.best_named
+    assert best is None or found.makespan <= best.makespan * (1 + 1e-9)
+    return found
+
+
+@pytest.mark.parametrize("limit", [8, 12, 16, None])
+def test_equal_ranks_meet_the_bound(limit: int | None) -> None:
+    """1F1B takes 69, ZB-H1 55, ZB-V 51.5."""
+    found = _search([UNIT] * 8, limit, ranks=8, micro_batches=16)
+    assert (found.makespan, found.bound, found.gap) == (49.75, 49.75, 0.0)
+    assert found.stages_per_rank == 4
+
+
+@pytest.mark.parametrize(("limit", "named"), [(4, 78.0), (3, 86.5), (2, 113.0)])
+def test_unequal_kinds(limit: int, named: float) -> None:
+    """Less than ZB-V, V-Half and V-Min, the best with a name, take."""
+    found = _search(
+        [UNEQUAL] * 4, limit, ranks=4, micro_batches=8, steps=1000, stages_per_rank=(2, 4)
+    )
+    assert found.makespan < named
+
+
+def test_unlike_stages() -> None:
+    """ZB-H2 takes 31 with one stage per rank, which is the bound; finer cuts share the work."""
+    one = _search(UNLIKE, 7, ranks=4, micro_batches=6, stages_per_rank=(1,))
+    assert one.makespan == one.bound == 31.0
+    assert _search(UNLIKE, 4, ranks=4, micro_batches=6).makespan < 26.0
+
+
+def test_short_memory_is_for_patterns() -> None:
+    """V-Min takes 61.5; no schedule with a name keeps less."""
+    found = _search([UNIT] * 8, 4, ranks=8, micro_batches=16, steps=1, stages_per_rank=(2,))
+    assert found.makespan == 59.5
+    assert max(found.peaks) == 4
+
+
+def test_recomputation_where_nothing_else_fits() -> None:
+    cost = StageCost(1.0, 2.0, 1.0, saved_bytes=10, input_bytes=1)
+    options = {"ranks": 4, "micro_batches": 6, "stages_per_rank": (1,)}
+    found = _search([cost] * 4, 14, **options)
+    assert found.recomputed
+    assert "R" in str(found.schedule)
+    without = _search([cost] * 4, 14, recompute=False, **options)
+    assert not without.recomputed
+    assert found.makespan < without.makespan
+
+
+def test_whole_backwards_if_they_must_be() -> None:
+    found = _search([UNIT] * 4, 4, ranks=4, micro_batches=8, split_backward=False)
+    assert not found.schedule.splits_backward
+    assert found.bound == 26.25
+
+
+def test_two_copies_only_if_wanted() -> None:
+    options = {"ranks": 4, "micro_batches": 8, "stages_per_rank": (1,)}
+    assert _search([UNIT] * 4, None, **options).schedule.replicas == 1
+    both = _search([UNIT] * 4, None, replicas=True, **options)
+    assert both.schedule.replicas == 2
+    assert both.makespan <= 26.0  # DualPipe
+
+
+def test_limits_of_each_rank() -> None:
+    found = _search([UNIT] * 2, [2, 1], ranks=2, micro_batches=4, stages_per_rank=(1,))
+    assert found.peaks == (2.0, 1.0)
+
+
+def test_placements_of_your_own_and_slow_links() -> None:
+    mine = Placement((0, 1, 1, 0, 0, 1))
+    cluster = Cluster(2, latency=0.25)
+    options = {"ranks": 2, "micro_batches": 4, "placements": (mine,), "cluster": cluster}
+    found = _search([UNIT] * 6, None, stages_per_rank=(3,), **options)
+    assert any(one.placement == "own" for one in found.tried)
+
+
+def test_ranks_that_slow_each_other_down() -> None:
+    cluster = Cluster(2, speeds=(1.0, 0.5))
+    found = _search([UNIT] * 2, None, ranks=2, micro_batches=3, cluster=cluster, steps=5)
+    assert found.makespan >= 18.0
+
+
+def test_the_same_arguments_give_the_same_schedule() -> None:
+    options = {"ranks": 3, "micro_batches": 5, "seed": 5, "stages_per_rank": (1, 2)}
+    first, second = (_search([UNEQUAL] * 3, 2, **options) for _ in range(2))
+    assert first.schedule == second.schedule
+    assert first.tried == second.tried
+
+
+def test_no_time_is_enough_for_the_schedules_with_names() -> None:
+    found = _search([UNIT] * 4, None, ranks=4, micro_batches=8, seconds=0.0)
+    assert {"1f1b", "zb-v", "v-min"} <= {one.name for one in found.tried}
+
+
+def test_it_says_what_it_found() -> None:
+    text = str(_search([UNIT] * 8, 8, ranks=8, micro_batches=16))
+    assert "32 stages on 8 ranks, 49.75 s, 0.0% above the bound of 49.75 s" in text
+    assert "zb-v" in text
+
+
+def test_too_little_memory_is_said() -> None:
+    with pytest.raises(ScheduleError, match=r"keeps to the limit.*keeps [0-9.]+ bytes"):
+        _search([UNIT] * 2, 0, ranks=2, micro_batches=2)
+    with pytest.raises(ScheduleError, match="memory limits of 3 ranks for 2"):
+        _search([UNIT] * 2, [1, 1, 1], ranks=2, micro_batches=2)
+    with pytest.raises(ScheduleError, match="at least one of its micro-batches"):
+        _search([UNIT] * 2, None, ranks=2, micro_batches=0)
+
+
+def test_a_step_of_nothing() -> None:
+    found = _search([StageCost(0.0, 0.0)] * 2, None, ranks=2, micro_batches=2)
+    assert (found.makespan, found.gap) == (0.0, 0.0)
+    assert not math.isnan(found.gap)
