@@ -62,3 +62,20 @@ def takes_fast_path(module: nn.Module, arguments: Any) -> bool:
         packs = getattr(module, "use_nested_tensor", False) and not torch.is_grad_enabled()
         return bool(packs) and any(mask is not None for mask in masks)
     return isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention)
+
+
+_SMALL: Final = 0.1
+"""Share of the parameters. A larger module is not kept whole for a decision that can be checked before
+the model runs."""
+
+
+def is_small(model: nn.Module, path: str) -> bool:
+    """Whether a module is no loss if it stays whole."""
+    return bool(path) and parameter_share(model, path) <= _SMALL
+
+
+def parameter_share(model: nn.Module, path: str) -> float:
+    """The share of a model's parameters that one of its modules has; 0 if the model has none."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    module = model.get_submodule(path)
+    return sum(p.numel() for p in module.parameters()) / max(total, 1)

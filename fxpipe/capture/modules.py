@@ -16,7 +16,7 @@ from fxpipe.capture.arguments import Arguments
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.draws import PythonDraws
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError, RefusedError, StoresError
-from fxpipe.capture.leaves import is_layer, leaf_reason, takes_fast_path
+from fxpipe.capture.leaves import is_layer, leaf_reason, parameter_share, takes_fast_path
 from fxpipe.capture.shadows import on_meta
 from fxpipe.capture.spans import (
     Frame,
@@ -70,6 +70,7 @@ class Modules:
         path = self._paths.get(id(module))
         if path is None:
             return run(*args, **kwargs)
+        self._recorder.interrupts.check()
         if torch._C._are_functorch_transforms_active():
             raise self._recorder.transformed(module.forward)
         self._refuse_cached_weights()
@@ -201,7 +202,11 @@ class Modules:
         if not self._script.frames or not self.draws.since_last():
             return
         path = self._script.frame.path
-        kind = RefusedError if self._recorder.share(path) > RANDOM_SHARE else KeepWholeError
+        kind = (
+            RefusedError
+            if parameter_share(self._recorder.model, path) > RANDOM_SHARE
+            else KeepWholeError
+        )
         sources, frame = self._script.sources, self._script.frame
         here = self.draws.source or sources.here() or sources.forward_of(frame.module)
         remedy = draws.remedy(self._recorder.model, path)

@@ -164,6 +164,7 @@ def _run(
     recorder: Recorder, model: nn.Module, call: Any, interrupt: Interrupts
 ) -> tuple[list[Any], Layout]:
     args, kwargs = call
+    recorder.interrupts = interrupt
     try:
         draws = recorder.modules.draws.watched(recorder.script.sources)
         with patched(recorder), recorder.watch, recorder, draws, interrupt.allowed():

@@ -16,6 +16,7 @@ from fxpipe.capture import functions, remedies
 from fxpipe.capture.containers import holds_tensors
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
+from fxpipe.capture.leaves import is_small
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
 from fxpipe.capture.regions import Regions
@@ -23,11 +24,8 @@ from fxpipe.capture.script import Script
 from fxpipe.capture.shadows import Shadows, Sizes
 from fxpipe.capture.values import Dependence, Values
 from fxpipe.capture.watch import Watch, storage_key
+from fxpipe.interrupts import Interrupts
 from fxpipe.originals import Originals
-
-GUARD_SHARE = 0.1
-"""A module with more than this share of the parameters is not kept whole for a decision that can be
-checked before the model runs."""
 
 
 class Recorder(TorchFunctionMode):
@@ -40,6 +38,7 @@ class Recorder(TorchFunctionMode):
         watch: the dispatch mode that measures effects; active while recording.
         modules: the module calls.
         regions: the autocast and grad-mode regions.
+        interrupts: asked at every call that the model makes.
     """
 
     def __init__(
@@ -56,6 +55,7 @@ class Recorder(TorchFunctionMode):
         self.modules = Modules(self)
         self.regions = Regions(self.script)
         self.failure: FallbackError | None = None
+        self.interrupts = Interrupts()
         self._paused = 0
 
     # -- what a run on fake tensors does otherwise ------------------------------------------------------
@@ -122,6 +122,7 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
+        self.interrupts.check()
         self._paused += 1
         try:
             return self._function(func, args, kwargs)
@@ -217,7 +218,7 @@ class Recorder(TorchFunctionMode):
             KeepWholeError: if it does, in a module small enough to be one node.
         """
         if on is not Dependence.NOTHING and functions.is_sized_by_data(func, args, kwargs):
-            if self.is_small(self.script.frame.path):
+            if is_small(self.model, self.script.frame.path):
                 reason = "the shape of a result depends on values of tensors"
                 raise self.keep_whole(reason, func, remedy=remedies.SHAPES)
             return True
@@ -242,7 +243,7 @@ class Recorder(TorchFunctionMode):
             RefusedError: if the model itself takes such a number.
         """
         checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
-        if not checkable or self.is_small(self.script.frame.path):
+        if not checkable or is_small(self.model, self.script.frame.path):
             reason = "its Python code depends on values of tensors"
             raise self.keep_whole(reason, func, remedy=remedies.VALUES)
         form = functions.as_node(func, args, kwargs)
@@ -263,16 +264,6 @@ class Recorder(TorchFunctionMode):
         operation = str(getattr(func, "__name__", func))
         here = self.script.sources.here()
         return RefusedError(reason, path, here, operation, remedy=remedies.FRACTION)
-
-    def is_small(self, path: str) -> bool:
-        """Whether a module is no loss if it stays whole."""
-        return bool(path) and self.share(path) <= GUARD_SHARE
-
-    def share(self, path: str) -> float:
-        """The share of the model's parameters that a module has; 0 if the model has none."""
-        total = sum(parameter.numel() for parameter in self.model.parameters())
-        module = self.model.get_submodule(path)
-        return sum(p.numel() for p in module.parameters()) / max(total, 1)
 
     def _unseen(self, operator: Any, arguments: Any) -> AbstractContextManager[None] | None:
         """The context for an operator that compiled code runs on constants; None if it was seen.

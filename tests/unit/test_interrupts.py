@@ -4,6 +4,7 @@ import signal
 import threading
 
 import pytest
+import torch
 
 from fxpipe import interrupts
 
@@ -44,6 +45,35 @@ def test_it_comes_at_once_where_it_is_allowed() -> None:
     with pytest.raises(KeyboardInterrupt):
         held(steps, allow=True)
     assert steps == []
+
+
+IN_TORCH = compile("raise_signal(SIGINT)", torch.__file__, "exec")
+"""An interrupt that comes while torch's own Python code runs: torch may have called it from C++."""
+
+
+def allowed_in_torch(steps: list[str], *, checks: bool) -> None:
+    with interrupts.held() as here:
+        with here.allowed():
+            exec(IN_TORCH, {"raise_signal": signal.raise_signal, "SIGINT": signal.SIGINT})
+            steps.append("out of torch")
+            if checks:
+                here.check()
+            steps.append("the end")
+        steps.append("never")
+
+
+def test_code_of_torch_is_left_first() -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        allowed_in_torch(steps, checks=True)
+    assert steps == ["out of torch"]
+
+
+def test_it_comes_at_the_end_at_the_latest() -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        allowed_in_torch(steps, checks=False)
+    assert steps == ["out of torch", "the end"]
 
 
 def test_it_is_not_lost_behind_another_error() -> None:
