@@ -62,6 +62,7 @@ bench: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.keyed_dropout
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.simulator
 	$(BIN)/python -m benchmarks.side_by_side
 	$(BIN)/python -m benchmarks.harness
 
@@ -69,6 +70,7 @@ bench-quick: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.overhead --quick
 	$(BIN)/python -m benchmarks.keyed_dropout --quick
 	$(BIN)/python -m benchmarks.memory --quick
+	$(BIN)/python -m benchmarks.simulator --quick
 	$(BIN)/python -m benchmarks.side_by_side --quick
 
 zoo: $(READY)

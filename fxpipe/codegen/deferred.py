@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,29 +14,7 @@ from torch import Tensor, nn
 from fxpipe.codegen.split import StagePart
 from fxpipe.ir.stage import WeightScope
 from fxpipe.portals.calls import ModuleCall
-
-LAYERS: Final = frozenset(
-    {
-        nn.Linear,
-        nn.Conv1d,
-        nn.Conv2d,
-        nn.Conv3d,
-        nn.ConvTranspose1d,
-        nn.ConvTranspose2d,
-        nn.ConvTranspose3d,
-        nn.Embedding,
-    }
-)
-FUNCTIONS: Final = frozenset(
-    {
-        F.linear,
-        *(F.conv1d, F.conv2d, F.conv3d),
-        *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        F.embedding,
-        *(torch.addmm, torch.mm, torch.matmul, operator.matmul),
-    }
-)
-METHODS: Final = frozenset({"addmm", "mm", "matmul", "__matmul__"})
+from fxpipe.products import FUNCTIONS, LAYERS, METHODS
 
 
 @dataclass(frozen=True)

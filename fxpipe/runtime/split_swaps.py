@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fxpipe.ir.stage import StageProgram, WeightScope
+from fxpipe.products import FUNCTIONS, METHODS
 from fxpipe.runtime.shells import Forward
 from fxpipe.runtime.swaps import MakeForward, compiled_above
 from fxpipe.runtime.weight_pass import Deferring
@@ -130,13 +130,4 @@ class _Redirect(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-_OPERATORS: Final = frozenset(
-    {
-        F.linear,
-        *(F.conv1d, F.conv2d, F.conv3d),
-        *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        F.embedding,
-        *(torch.addmm, torch.mm, torch.matmul),
-        *(Tensor.addmm, Tensor.mm, Tensor.matmul, Tensor.__matmul__),
-    }
-)
+_OPERATORS: Final = FUNCTIONS | {getattr(Tensor, name) for name in METHODS}

@@ -56,15 +56,13 @@ class WeightQueue:
         self._leaves = {}
         for group in _groups(uses):
             leaves = list(dict.fromkeys(leaf for use in group for leaf in use.leaves))
-            grads = torch.autograd.grad(
-                [use.made for use in group],
-                leaves,
-                [use.grad for use in group],
-                allow_unused=True,
-            )
+            made, grads = [use.made for use in group], [use.grad for use in group]
+            found = torch.autograd.grad(made, leaves, grads, allow_unused=True)
+            for leaf, grad in zip(leaves, found, strict=True):
+                if grad is not None:  # through autograd, so that hooks of the parameter are called
+                    torch.autograd.backward((self._parameters[leaf],), (grad,))
             for use in group:
                 use.forget()
-            _accumulate([self._parameters[leaf] for leaf in leaves], list(grads))
         self._parameters = {}
 
 
@@ -103,14 +101,6 @@ def _groups(uses: Sequence[_Use]) -> list[list[_Use]]:
         for each in mine:
             group_of.update(dict.fromkeys(each.leaves, mine))
     return list(groups.values())
-
-
-def _accumulate(parameters: list[Tensor], grads: list[Tensor | None]) -> None:
-    """Add to ``.grad`` through autograd, so that hooks of the parameters are called."""
-    for parameter in parameters:
-        grad = grads.pop(0)
-        if grad is not None:
-            torch.autograd.backward((parameter,), (grad,))
 
 
 class _Deferred(torch.autograd.Function):
