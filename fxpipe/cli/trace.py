@@ -21,7 +21,6 @@ from fxpipe.cli.arguments import (
 )
 from fxpipe.cli.example import Example, load_example
 from fxpipe.cli.line import record, split_names
-from fxpipe.findings.examine import examine
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.cost import CostProfile
 from fxpipe.ir.plan import PartitionPlan
@@ -79,7 +78,7 @@ def trace(
     example = load_example(model, inputs, high, seed, evaluation)
     capture = record(example, 1, mode, verify, dynamic)
     priced = _priced(example, capture, costs)
-    found = examine(capture, _plan(capture, priced, stages, cuts), priced)
+    found = fxpipe.examine(capture, _plan(capture, priced, stages, cuts), priced)
     if as_json:
         typer.echo(to_json(found), nl=False)
         return
