@@ -133,31 +133,63 @@ def run_eager_call(
     kwargs: dict[str, Any] | None = None,
     *,
     chunks: int,
-    loss: Callable[[Sequence[Any]], Tensor],
+    loss: Callable[[Sequence[Any]], Tensor] | None,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     deferred_norms: bool = True,
+    dims: Sequence[int | None] | None = None,
 ) -> Eager:
-    """Forwards ascending; `loss` of the outputs joined leaf by leaf; backwards ascending."""
-    pieces, _, leaves = split((args, kwargs or {}), chunks)
+    """Forwards ascending; `loss` of the outputs joined tensor by tensor; backwards ascending.
+
+    `loss` None: forwards alone. Results without dimensions are joined as ``Σ w_i · value_i`` over the
+    shares of the rows.
+    """
+    pieces, rows, columns = split((args, kwargs or {}), chunks, dims)
+    shares = shares_of("samples", pieces, [None] * len(rows), rows)
+    outputs = []
     with _norms(model, deferred=deferred_norms):
-        outputs = [model(*piece_args, **piece_kwargs) for piece_args, piece_kwargs in pieces]
-    flat = [pytree.tree_leaves(output) for output in outputs]
-    joined = [torch.cat([leaf.detach() for leaf in column]) for column in zip(*flat, strict=True)]
-    wanted = [n for n, leaf in enumerate(flat[0]) if leaf.requires_grad]
-    for n in wanted:
-        joined[n].requires_grad_()
-    value = loss(joined)
-    # As the engine makes them: the gradient that a leaf accumulates is a copy in the leaf's layout.
-    found = torch.autograd.grad(value, [joined[n] for n in wanted], allow_unused=True)
-    sizes = [leaves_of[0].size(0) for leaves_of in flat]
-    slices = [None if g is None else g.split(sizes) for g in found]
-    for m, leaves_of in enumerate(flat):
-        pairs = [
-            (leaves_of[n], part[m])
-            for n, part in zip(wanted, slices, strict=True)
-            if part is not None
-        ]
-        torch.autograd.backward([tensor for tensor, _ in pairs], [grad for _, grad in pairs])
-    return _result(model, value.detach(), [_detached(output) for output in outputs], leaves)
+        for piece_args, piece_kwargs in pieces:
+            with autocast():
+                outputs.append(model(*piece_args, **piece_kwargs))
+    value = None
+    if loss is not None:
+        flat = [[x for x in flatten(o)[0] if isinstance(x, Tensor)] for o in outputs]
+        joined = [_joined(column, shares) for column in zip(*flat, strict=True)]
+        value = loss(joined)
+        # As the engine makes them: what a leaf accumulates is a copy in the leaf's layout.
+        wanted = [n for n, tensor in enumerate(joined) if tensor.requires_grad]
+        found = torch.autograd.grad(value, [joined[n] for n in wanted], allow_unused=True)
+        _run_back(flat, dict(zip(wanted, found, strict=True)), shares)
+    last = None if value is None else value.detach()
+    return _result(model, last, [_detached(output) for output in outputs], columns, dims)
+
+
+def _joined(pieces: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """A leaf of the whole batch: one that a gradient may be asked for."""
+    if pieces[0].dim():
+        whole = torch.cat([piece.detach() for piece in pieces])
+    else:
+        whole = pieces[0].detach() * shares[0]
+        for piece, share in zip(pieces[1:], shares[1:], strict=True):
+            whole = whole + piece.detach() * share
+    return whole.requires_grad_(any(piece.requires_grad for piece in pieces))
+
+
+def _run_back(
+    outputs: Sequence[Sequence[Tensor]],
+    grads: dict[int, Tensor | None],
+    shares: Sequence[float],
+) -> None:
+    """The backward of each micro-batch, ascending, given the gradients of the joined outputs."""
+    parts = {}
+    for n, grad in grads.items():
+        if grad is not None and grad.dim():
+            parts[n] = grad.split([given[n].size(0) for given in outputs])
+        elif grad is not None:
+            parts[n] = tuple(grad * share for share in shares)
+    for m, given in enumerate(outputs):
+        pairs = [(given[n], part[m]) for n, part in parts.items() if given[n].requires_grad]
+        if pairs:
+            torch.autograd.backward([tensor for tensor, _ in pairs], [grad for _, grad in pairs])
 
 
 def split(
@@ -220,7 +252,7 @@ def _result(
 ) -> Eager:
     input_grads: list[Tensor | None] = []
     for at, pieces in enumerate(columns):
-        if not pieces[0].requires_grad:
+        if all(piece.grad is None for piece in pieces):
             input_grads.append(None)
         elif pieces[0] is pieces[-1] and len(pieces) > 1:
             input_grads.append(pieces[0].grad)

@@ -1,0 +1,310 @@
+"""Whatever is drawn: what a pipeline leaves behind are eager's bits.
+
+Drawn are a model (branches, skips, writes in place, nested modules and containers, dropout, batch norm,
+regions, decisions on data), its type, frozen and tied parameters, a loss in it or outside; cuts, stages
+per rank, any schedule that fits, recomputation, backend; and two or three turns: steps, differentiated
+calls and calls without gradients, in training or evaluation, of any number of rows, with an optimiser's
+step in between. Compared are results, loss, gradients (None included), buffers and random generators
+with the eager loops of `tests.reference`, their draws keyed (`tests.keyed`).
+
+``FXPIPE_EXAMPLES`` sets the number of examples. For other ones at every run:
+``HYPOTHESIS_PROFILE=explore FXPIPE_EXAMPLES=5000 pytest tests/properties/test_exactness.py``, with
+``--hypothesis-seed=N`` to repeat a run. A failure prints a `Case`: `check(Case(...))` repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from hypothesis import event, given, note, reject, settings
+from torch import Tensor, nn
+
+import fxpipe
+from fxpipe.analysis.cuts import legal_cuts
+from fxpipe.capture.signature import flatten
+from fxpipe.capture.trace import trace
+from fxpipe.errors import ScheduleError
+from fxpipe.partitioners.assemble import plan_of
+from fxpipe.runtime.weights import tied_parameters
+from fxpipe.schedules.registry import SCHEDULES
+from tests.exact import assert_joined, assert_same
+from tests.keyed import KeyedTwin
+from tests.reference import Eager, run_eager_call, run_eager_step, shares_of
+from tests.strategies_exact import Case, Turn, cases, labelled, loss_of, pick
+
+EXAMPLES = int(os.environ.get("FXPIPE_EXAMPLES", "40"))
+TWO_COPIES = ("dualpipe", "chimera")
+TOLERANCE = {"fp32": 1e-4, "fp64": 1e-10, "bf16": 0.1, "autocast": 0.05}
+"""Where sums have another order than eager's (see docs/exactness.md), of the largest element."""
+
+Surroundings = Callable[[], AbstractContextManager[Any]]
+
+
+@settings(max_examples=EXAMPLES)
+@given(cases())
+def test_whatever_is_drawn_is_eager(case: Case) -> None:
+    check(case)
+
+
+def check(case: Case) -> None:
+    """Every turn leaves behind what eager leaves behind."""
+    if not works_in_eager(case):
+        reject()
+    model, twin = case.subject.model(), Eagerly(case)
+    with pipeline(case, model) as pipe, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizers = [torch.optim.SGD(m.parameters(), 0.01, 0.9) for m in (model, twin.model)]
+        for n, turn in enumerate(case.turns):
+            try:
+                one_turn(case, turn, n, pipe, twin)
+            except AssertionError as error:
+                error.add_note(f"(turn {n})")
+                raise
+            if turn.learn:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+
+def works_in_eager(case: Case) -> bool:
+    """Whether eager execution runs the case: some writes in place come too late for a backward."""
+    twin = Eagerly(case)
+    try:
+        for n, turn in enumerate(case.turns):
+            twin.run(turn, n)
+    except (RuntimeError, ValueError, TypeError) as error:
+        event(f"eager: {str(error)[:40]}")
+        return False
+    return True
+
+
+# ---- the two sides -------------------------------------------------------------------------------
+
+
+class Eagerly:
+    """The eager side of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.model = case.subject.model()
+        self._keyed = KeyedTwin(self.model)
+        self._steps = 0
+
+    def run(self, turn: Turn, number: int) -> Eager:
+        """What eager execution gives for a turn."""
+        choices = self.case.choices
+        self.model.train(turn.training)
+        args, kwargs, labels = self.case.subject.data(turn.rows, number)
+        common: dict[str, Any] = {
+            "chunks": choices.chunks,
+            "deferred_norms": choices.batch_norm == "deferred",
+            "autocast": self._keyed.turn(choices.seed, self._steps, autocast_of(self.case)),
+        }
+        self._steps += turn.how == "step" or turn.training
+        if turn.how == "step":
+            return run_eager_step(
+                self.model,
+                args,
+                kwargs,
+                loss_fn=loss_fn(self.case),
+                target=None if self.case.subject.own_loss else labels,
+                weights=weights_of(self.case, turn),
+                scale=turn.scale,
+                **common,
+            )
+        with torch.set_grad_enabled(turn.how == "call"):
+            loss = joined_loss if turn.how == "call" else None
+            return run_eager_call(self.model, args, kwargs, loss=loss, **common)
+
+
+def one_turn(case: Case, turn: Turn, number: int, pipe: fxpipe.Pipeline, twin: Eagerly) -> None:
+    """Run a turn on both sides and compare; then even out what may differ by rounding."""
+    torch.manual_seed(number)
+    expected = twin.run(turn, number)
+    states = generators()
+    torch.manual_seed(number)
+    pipe.train(turn.training)
+    args, kwargs, labels = case.subject.data(turn.rows, number)
+    loss, output = run(case, turn, pipe, (args, kwargs, labels))
+    assert generators() == states, "the state of random generators"
+    assert_same(loss, expected.loss, "loss")
+    assert_joined(output, expected.outputs, shares(case, turn, (args, kwargs, labels)))
+    compare_inputs((args, kwargs), expected)
+    compare_gradients(case, pipe, twin.model)
+    compare_buffers(case, pipe, twin.model)
+
+
+def run(case: Case, turn: Turn, pipe: fxpipe.Pipeline, data: Any) -> tuple[Tensor | None, Any]:
+    """The loss and result of a turn of the pipeline."""
+    args, kwargs, labels = data
+    if turn.how == "step":
+        with autocast_of(case)():
+            result = pipe.step(
+                *args,
+                target=None if case.subject.own_loss else labels,
+                loss_fn=loss_fn(case),
+                weights=weights_of(case, turn),
+                scale=turn.scale,
+                **kwargs,
+            )
+        return result.loss, result.output
+    with torch.set_grad_enabled(turn.how == "call"), autocast_of(case)():
+        output = pipe(*args, **kwargs)
+    if turn.how == "forward":
+        return None, output
+    loss = joined_loss([x for x in flatten(output)[0] if isinstance(x, Tensor)])
+    loss.backward()
+    return loss.detach(), output
+
+
+def pipeline(case: Case, model: nn.Module) -> fxpipe.Pipeline:
+    """The pipeline of a case, recorded with the batch of its first turn."""
+    turn, choices = case.turns[0], case.choices
+    model.train(turn.training)
+    args, kwargs, _ = case.subject.data(turn.rows, 0)
+    with torch.set_grad_enabled(turn.how != "forward"), autocast_of(case)():
+        capture = trace(model, args, kwargs, verify=False)
+    places = legal_cuts(capture)
+    ranks, per_rank, names = fitting(case, len(places) + 1)
+    plan = plan_of(capture, pick(choices.cuts, places, ranks * per_rank - 1))
+    name = names[choices.schedule % len(names)]
+    note(f"{name}, {ranks} ranks x {per_rank}, cut at {plan.starts}")
+    event(f"schedule {name}")
+    return fxpipe.compile(
+        model,
+        ["cpu"] * ranks,
+        cuts=plan.starts or None,
+        stages_per_rank=per_rank,
+        schedule=name,
+        costs="estimate",
+        threads_per_rank=1,
+        **choices.options(),
+    )
+
+
+def fitting(case: Case, most_stages: int) -> tuple[int, int, list[str]]:
+    """Ranks, stages per rank, and the schedules that run every step of a case."""
+    choices = case.choices
+    ranks, per_rank = choices.ranks, choices.per_rank
+    if ranks * per_rank > most_stages:
+        ranks, per_rank = min(ranks, most_stages), 1
+    counts = {choices.chunks, *(min(choices.chunks, t.rows) for t in case.turns if t.how == "step")}
+    names = [
+        name
+        for name in SCHEDULES
+        if name not in ("forward", *TWO_COPIES)
+        and all(fits(name, ranks * per_rank, ranks, count) for count in counts)
+    ]
+    return ranks, per_rank, names
+
+
+def fits(name: str, stages: int, ranks: int, micro_batches: int) -> bool:
+    try:
+        SCHEDULES[name](stages, ranks, micro_batches)
+    except ScheduleError:
+        return False
+    return True
+
+
+# ---- what a case says ----------------------------------------------------------------------------
+
+
+def autocast_of(case: Case) -> Surroundings:
+    if case.subject.dtype == "autocast":
+        return lambda: torch.autocast("cpu", torch.bfloat16)
+    return nullcontext
+
+
+def loss_fn(case: Case) -> Callable[[Any, Any], Tensor] | None:
+    if case.subject.own_loss:
+        return None
+    return lambda output, labels: loss_of(output, labels, case.subject.reduction)
+
+
+def joined_loss(tensors: list[Tensor]) -> Tensor:
+    """The caller's loss of a result of the whole batch."""
+    return loss_of([x for x in tensors if x.requires_grad], None)
+
+
+def weights_of(case: Case, turn: Turn) -> Any:
+    if turn.weights == "labelled":
+        return labelled
+    if isinstance(turn.weights, tuple):
+        return turn.weights[: min(case.choices.chunks, turn.rows)]
+    return turn.weights
+
+
+def shares(case: Case, turn: Turn, data: Any) -> list[float]:
+    """What results without dimensions weigh."""
+    labels = data[2]
+    count = min(case.choices.chunks, turn.rows)
+    rows = [len(part) for part in torch.arange(turn.rows).tensor_split(count)]
+    if turn.how != "step":
+        return shares_of("samples", [], [], rows)
+    parts = labels.tensor_split(count)
+    return shares_of(weights_of(case, turn), [((), {})] * count, parts, rows)
+
+
+def generators() -> tuple[Any, ...]:
+    """The state of the generators that a caller may use."""
+    return torch.get_rng_state().tolist(), random.getstate()
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+def compare_inputs(batch: Any, expected: Eager) -> None:
+    tensors = [leaf for leaf in flatten(batch)[0] if isinstance(leaf, Tensor)]
+    for n, (tensor, grad) in enumerate(zip(tensors, expected.input_grads, strict=True)):
+        assert_same(tensor.grad, grad, f"gradient of input {n}")
+
+
+def compare_gradients(case: Case, pipe: fxpipe.Pipeline, eager: nn.Module) -> None:
+    """Gradients are the same; those of parameters that several stages read, up to rounding."""
+    tied = tied_parameters(pipe.module, pipe.stages)
+    ours, theirs = dict(pipe.module.named_parameters()), dict(eager.named_parameters())
+    assert ours.keys() == theirs.keys()
+    for name, parameter in ours.items():
+        found, wanted = parameter.grad, theirs[name].grad
+        if parameter in tied and found is not None and wanted is not None:
+            assert_close(found, wanted, case, f"gradient of {name}")
+            found.copy_(wanted)
+        else:
+            assert_same(found, wanted, f"gradient of {name}")
+
+
+def compare_buffers(case: Case, pipe: fxpipe.Pipeline, eager: nn.Module) -> None:
+    """Buffers are the same; the statistics of deferred batch norms, up to rounding."""
+    deferred = {
+        id(buffer)
+        for module in pipe.module.modules()
+        if case.choices.batch_norm == "deferred" and isinstance(module, nn.BatchNorm1d)
+        for buffer in module.buffers()
+    }
+    ours, theirs = dict(pipe.module.named_buffers()), dict(eager.named_buffers())
+    assert ours.keys() == theirs.keys()
+    for name, found in ours.items():
+        if id(found) in deferred and found.is_floating_point():
+            assert_close(found, theirs[name], case, f"buffer {name}")
+            found.copy_(theirs[name])
+        else:
+            assert_same(found, theirs[name], f"buffer {name}")
+
+
+def assert_close(found: Tensor, wanted: Tensor, case: Case, what: str) -> None:
+    assert found.dtype == wanted.dtype, what
+    largest = max(1e-6, float(wanted.abs().nan_to_num().max()))
+    torch.testing.assert_close(
+        found,
+        wanted,
+        rtol=0,
+        atol=TOLERANCE[case.subject.dtype] * largest,
+        equal_nan=True,
+        msg=lambda text: f"{what}: {text}",
+    )
