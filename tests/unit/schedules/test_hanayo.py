@@ -21,6 +21,26 @@ def test_more_waves_idle_less(p: int) -> None:
     assert bubbles[0] < (p - 1) / (2 * p - 1)  # 1F1B's
 
 
+@pytest.mark.parametrize("p", [2, 3, 4, 6, 8, 12, 16])
+@pytest.mark.parametrize("waves", [1, 2, 3, 4, 8])
+def test_as_many_micro_batches_as_ranks(p: int, waves: int) -> None:
+    """Idle time ``4 (p - 1)`` chunk forwards, of which three quarters cannot be avoided.
+
+    The first chunk of the last rank starts after ``p - 1`` forwards, and after its last backward come
+    ``p - 1`` more, of two units each. The paper's bubble, ``(2 p - 2) / (3 p W + p - 1)``, sets the
+    same idle time in relation to ``p - 1`` units less than work and idle time are together; so ours is
+    less for one wave, and never more than by what several waves idle longer.
+    """
+    timeline = thirds(hanayo(2 * waves * p, p, p))
+    idle = timeline.makespan - 6 * waves * p
+    assert 3 * (p - 1) <= idle <= 1.1 * 4 * (p - 1)
+    if waves == 1:
+        assert idle == 4 * (p - 1)
+        assert bubble_fraction(timeline) == pytest.approx((2 * p - 2) / (5 * p - 2))
+    published = (2 * p - 2) / (3 * p * waves + p - 1)
+    assert bubble_fraction(timeline) <= published * (1.0 if waves <= 2 else 1.06)
+
+
 @pytest.mark.parametrize(("p", "waves"), [(2, 1), (4, 1), (4, 2), (8, 2)])
 @pytest.mark.parametrize("m", [1, 5, 8, 24])
 def test_no_rank_keeps_more_than_the_first_of_1f1b(p: int, waves: int, m: int) -> None:
