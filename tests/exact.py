@@ -265,12 +265,9 @@ def assert_joined(found: Any, pieces: Sequence[Any], shares: Sequence[float]) ->
 def _is_joined(leaf: Any, pieces: list[Any], shares: Sequence[float]) -> bool:
     if not isinstance(leaf, Tensor):
         return all(type(leaf) is type(piece) and leaf == piece for piece in pieces)
-    if leaf.dim() == 0 and len(pieces) > 1 and leaf.is_floating_point():
-        total = sum(
-            (p.detach() * s for p, s in zip(pieces[1:], shares[1:], strict=True)),
-            pieces[0].detach() * shares[0],
-        )
-        return same(leaf, total)
+    if leaf.dim() == 0 and leaf.is_floating_point():
+        parts = [p.detach() * s for p, s in zip(pieces, shares, strict=True) if s != 0]
+        return same(leaf, sum(parts[1:], parts[0]))
     if all(same(leaf, piece) for piece in pieces):
         return True
     return any(
