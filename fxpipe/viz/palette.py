@@ -15,13 +15,14 @@ EDGE: Final = "#334e68"
 INPUT: Final = "#7b8794"
 PORTAL: Final = "#c2410c"
 
-KIND_FILL: Final = {
-    Kind.FORWARD: "#a7c7f0",
-    Kind.BACKWARD: "#f4b6a6",
-    Kind.BACKWARD_INPUT: "#f7d9a0",
-    Kind.BACKWARD_WEIGHT: "#b9dfb4",
-    Kind.RECOMPUTE: "#cfd8e3",
+KIND_SHADES: Final = {
+    Kind.FORWARD: ("#b6d2f5", "#7aabe6", "#4580c4", "#2c5c99"),
+    Kind.BACKWARD: ("#f7c4b5", "#ee9680", "#cf6549", "#a3452d"),
+    Kind.BACKWARD_INPUT: ("#fbdf9d", "#f0bd4f", "#c78a17", "#94640c"),
+    Kind.BACKWARD_WEIGHT: ("#c6e6bf", "#8fcb84", "#559c4c", "#35722e"),
+    Kind.RECOMPUTE: ("#d9dfe6", "#b3bdc9", "#7b8794", "#52606d"),
 }
+"""Kind → a shade for the first, second, … stage of a rank."""
 
 KIND_NAME: Final = {
     Kind.FORWARD: "forward",
@@ -31,6 +32,15 @@ KIND_NAME: Final = {
     Kind.RECOMPUTE: "recomputation",
 }
 
+KIND_CODES: Final = {
+    Kind.FORWARD: (153, 75),
+    Kind.BACKWARD: (217, 209),
+    Kind.BACKWARD_INPUT: (223, 214),
+    Kind.BACKWARD_WEIGHT: (157, 77),
+    Kind.RECOMPUTE: (253, 248),
+}
+"""Kind → the shades for terminals, out of their 256 colours."""
+
 _STAGES: Final = ("#e3eefb", "#e6f4e6", "#fdf1dc", "#f3e8fa", "#fbe6e6", "#e2f4f4")
 
 
@@ -39,8 +49,13 @@ def stage_fill(stage: int) -> str:
     return _STAGES[stage % len(_STAGES)]
 
 
-def shade(colour: str, step: int) -> str:
-    """`colour` a little darker for each `step`: later stages of one rank."""
-    factor = max(0.55, 1.0 - 0.14 * step)
-    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{int(channel * factor):02x}" for channel in channels)
+def kind_fill(kind: Kind, nth: int = 0) -> str:
+    """The colour of a computation of the `nth` of a rank's stages; from the fourth on they are alike."""
+    shades = KIND_SHADES[kind]
+    return shades[min(nth, len(shades) - 1)]
+
+
+def ink_on(fill: str) -> str:
+    """Dark or light, whichever is easier to read on `fill`."""
+    red, green, blue = (int(fill[at : at + 2], 16) for at in (1, 3, 5))
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else PAPER

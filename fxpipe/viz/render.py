@@ -11,6 +11,7 @@ from fxpipe.ir.timeline import Timeline
 from fxpipe.viz.chrome import chrome_trace
 from fxpipe.viz.dot import graph_dot
 from fxpipe.viz.graph_svg import graph_svg
+from fxpipe.viz.overlay_svg import overlay_svg
 from fxpipe.viz.text import grid, plan_table
 from fxpipe.viz.timeline_svg import timeline_svg
 
@@ -23,6 +24,7 @@ def render(
     *,
     plan: PartitionPlan | None = None,
     names: Mapping[str, str] | None = None,
+    predicted: Timeline | None = None,
 ) -> str:
     """The value as a drawing.
 
@@ -34,10 +36,13 @@ def render(
         form: how.
         plan: what the stages of a stage graph consist of.
         names: node name → label for it (see `fxpipe.viz.labels.labels`).
+        predicted: what was expected of a measured timeline, drawn with it (``svg`` and ``chrome``).
 
     Raises:
         ValueError: if the value has no such form.
     """
+    if predicted is not None:
+        return _overlaid(value, predicted, form)
     match value, form:
         case Timeline(), "text":
             return grid(value)
@@ -53,3 +58,13 @@ def render(
             return graph_dot(value, plan, names)
         case _:
             raise ValueError(f"a {type(value).__name__} has no form {form!r}")
+
+
+def _overlaid(value: Timeline | StageGraph, predicted: Timeline, form: Form) -> str:
+    match value, form:
+        case Timeline(), "svg":
+            return overlay_svg(value, predicted)
+        case Timeline(), "chrome":
+            return chrome_trace(value, predicted)
+        case _:
+            raise ValueError(f"a {type(value).__name__} has no form {form!r} with a prediction")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 from fxpipe.viz.palette import INK, PAPER
@@ -29,11 +30,29 @@ class Sheet:
         tip: str = "",
     ) -> None:
         """A rectangle; `tip` shows when the pointer rests on it."""
-        inner = f"<title>{escape(tip)}</title>" if tip else ""
+        around = f' rx="{radius}"' if radius else ""
+        around += f' stroke="{stroke}"' if stroke != "none" else ""
+        end = f"><title>{escape(tip)}</title></rect>" if tip else "/>"
         self._parts.append(
-            f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" '
-            f'rx="{radius}" fill="{fill}" stroke="{stroke}">{inner}</rect>'
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
+            f'fill="{fill}"{around}{end}'
         )
+
+    def tiles(self, rects: Iterable[tuple[float, float, float, float]], fill: str) -> None:
+        """Many rectangles (x, y, width, height) of one colour in one short shape, set apart by lines."""
+        path = "".join(f"M{_n(x)} {_n(y)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for x, y, w, h in rects)
+        if path:
+            self._parts.append(f'<path d="{path}" fill="{fill}" stroke="{PAPER}"/>')
+
+    def words(
+        self, placed: Iterable[tuple[float, float, str]], *, size: float, colour: str = INK
+    ) -> None:
+        """Many short texts (middle, baseline, text) of one size and colour."""
+        inside = "".join(f'<text x="{_n(x)}" y="{_n(y)}">{escape(t)}</text>' for x, y, t in placed)
+        if inside:
+            self._parts.append(
+                f'<g font-size="{_n(size)}" text-anchor="middle" fill="{colour}">{inside}</g>'
+            )
 
     def text(
         self,
@@ -55,7 +74,7 @@ class Sheet:
             else ""
         )
         self._parts.append(
-            f'<text x="{x:.2f}" y="{y:.2f}" font-size="{size}" text-anchor="{anchor}" '
+            f'<text x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" text-anchor="{anchor}" '
             f'fill="{colour}"{weight}{around}>{escape(text)}</text>'
         )
 
@@ -64,7 +83,7 @@ class Sheet:
     ) -> None:
         """A straight line."""
         self._parts.append(
-            f'<line x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}" '
+            f'<line x1="{_n(x1)}" y1="{_n(y1)}" x2="{_n(x2)}" y2="{_n(y2)}" '
             f'stroke="{colour}" stroke-width="{width}"/>'
         )
 
@@ -96,6 +115,12 @@ class Sheet:
 
 def _marker(colour: str) -> str:
     return f"head-{colour.lstrip('#')}"
+
+
+def _n(number: float) -> str:
+    """Two digits after the point, fewer if they are zero."""
+    text = f"{number:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def text_width(text: str, size: float) -> float:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from tabulate import tabulate
 
-from fxpipe.ir.action import Compute
 from fxpipe.ir.cost import StageCost
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.stage import StageGraph
-from fxpipe.ir.timeline import Span, Timeline
+from fxpipe.ir.timeline import Timeline
+from fxpipe.viz.cells import Cell, cells, has_several, name_of, shortest
 from fxpipe.viz.units import bytes_text, seconds_text
 
 
@@ -30,41 +29,21 @@ def grid(timeline: Timeline, unit: float | None = None, *, columns: int = 200) -
         unit: seconds per cell; if None, the shortest computation, or more to keep to `columns`.
         columns: the number of cells at most, if `unit` is None.
     """
-    ranks = [timeline.compute_spans(rank) for rank in range(timeline.num_ranks)]
-    spans = [span for rank in ranks for span in rank]
-    if not spans or not timeline.makespan:
+    least = shortest(timeline)
+    if not least:
         return ""
-    if unit is None:
-        shortest = min((s.duration for s in spans if s.duration > 0), default=timeline.makespan)
-        unit = max(shortest, timeline.makespan / columns)
-    first = min(span.start for span in spans)
-    count = math.ceil((max(span.end for span in spans) - first) / unit - 1e-6)
-    middles = [first + (at + 0.5) * unit for at in range(count)]
-    several = any(len({_compute(s).stage for s in rank}) > 1 for rank in ranks)
-    rows = [list(_cells(rank, middles, several)) for rank in ranks]
-    width = max(len(cell) for row in rows for cell in row) + 2
-    return "\n".join("".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
+    rows = cells(timeline, unit or max(least, timeline.makespan / columns))
+    several = has_several(timeline)
+    words = [[cell_text(cell, several) for cell in row] for row in rows]
+    width = max(len(word) for row in words for word in row) + 2
+    return "\n".join("".join(word.ljust(width) for word in row).rstrip() for row in words)
 
 
-def _cells(spans: Sequence[Span], middles: Sequence[float], several: bool) -> Iterable[str]:
-    shown: Span | None = None
-    waiting = list(reversed(spans))
-    for middle in middles:
-        while waiting and waiting[-1].end <= middle:
-            waiting.pop()
-        if not waiting or waiting[-1].start > middle:
-            yield "."
-        elif waiting[-1] is shown:
-            yield "-"
-        else:
-            shown = waiting[-1]
-            action = _compute(shown)
-            yield str(action) if several else f"{action.kind}{action.micro_batch}"
-
-
-def _compute(span: Span) -> Compute:
-    assert isinstance(span.action, Compute)
-    return span.action
+def cell_text(cell: Cell, several: bool) -> str:
+    """A computation's name, ``-`` where it goes on, ``.`` in a bubble."""
+    if cell.action is None:
+        return "."
+    return "-" if cell.goes_on else name_of(cell.action, several)
 
 
 def plan_table(
@@ -132,31 +111,6 @@ def rank_table(timeline: Timeline, kept_as: Callable[[int], str] = bytes_text) -
             row["kept at peak"] = kept_as(timeline.peak_bytes[rank])
         rows.append(row)
     return _table(rows)
-
-
-def compare_table(predicted: Timeline, measured: Timeline) -> str:
-    """Predicted beside measured: the step, its bubble, and every rank's busy time."""
-    rows = [_pair("step", predicted.makespan, measured.makespan)]
-    rows.append(
-        {
-            "": "bubble",
-            "predicted": f"{predicted.bubble:.1%}",
-            "measured": f"{measured.bubble:.1%}",
-            "measured / predicted": "",
-        }
-    )
-    for rank in range(predicted.num_ranks):
-        rows.append(_pair(f"rank {rank} busy", predicted.busy(rank), measured.busy(rank)))
-    return _table(rows)
-
-
-def _pair(name: str, predicted: float, measured: float) -> dict[str, str]:
-    return {
-        "": name,
-        "predicted": seconds_text(predicted),
-        "measured": seconds_text(measured),
-        "measured / predicted": f"{measured / predicted:.2f}" if predicted else "",
-    }
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:

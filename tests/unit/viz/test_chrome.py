@@ -31,3 +31,21 @@ def test_events_have_rank_thread_start_and_duration() -> None:
 
 def test_an_empty_timeline_has_no_events() -> None:
     assert json.loads(chrome_trace(Timeline((), "run")))["traceEvents"] == []
+
+
+def test_measured_and_predicted_are_tracks_of_the_same_rank() -> None:
+    action = Compute.from_text("0F0")
+    send = Transfer(Direction.SEND, Payload.ACTIVATION, "x", 0, 1, 0)
+    measured = Timeline((Span(0, action, 5.0, 6.0),), "run")
+    predicted = Timeline((Span(0, action, 0.0, 2.0), Span(0, send, 2.0, 3.0)), "simulate")
+    trace = json.loads(chrome_trace(measured, predicted))
+    events = trace["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {0: "measured", 2: "predicted", 3: "predicted transfers"}
+    drawn = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert drawn == [
+        ("0F0", 0, 0.0, 1e6),
+        ("0F0", 2, 0.0, 2e6),
+        ("send[a:x:0→1]0", 3, 2e6, 1e6),
+    ]
+    assert trace["otherData"]["source"] == "run"

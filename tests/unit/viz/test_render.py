@@ -29,3 +29,12 @@ def test_a_form_that_a_value_does_not_have_is_refused() -> None:
         render(STEP, "dot")
     with pytest.raises(ValueError, match="a StageGraph has no form 'chrome'"):
         render(GRAPH, "chrome")
+
+
+def test_measured_with_predicted() -> None:
+    assert ">predicted<" in render(STEP, "svg", predicted=STEP)
+    assert "predicted" in render(STEP, "chrome", predicted=STEP)
+    with pytest.raises(ValueError, match="no form 'text' with a prediction"):
+        render(STEP, predicted=STEP)
+    with pytest.raises(ValueError, match="a StageGraph has no form 'svg' with a prediction"):
+        render(GRAPH, "svg", predicted=STEP)

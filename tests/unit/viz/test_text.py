@@ -8,7 +8,7 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.spec import TensorSpec
 from fxpipe.ir.stage import Edge, StageGraph
 from fxpipe.ir.timeline import Span, Timeline
-from fxpipe.viz.text import compare_table, grid, plan_table, rank_table
+from fxpipe.viz.text import grid, plan_table, rank_table
 
 
 def _timeline(*rows: str, source: str = "simulate") -> Timeline:
@@ -88,14 +88,4 @@ def test_rank_table() -> None:
     assert rank_table(STEP).splitlines()[2:] == [
         "     0     3 s     3 s         50.0%            2 kB",
         "     1     3 s     3 s         50.0%             0 B",
-    ]
-
-
-def test_compare_table() -> None:
-    slower = _timeline("0F0@0-2 0B0@5-8", "1F0@2-3 1B0@3-5", source="run")
-    assert [line.split() for line in compare_table(STEP, slower).splitlines()[2:]] == [
-        ["step", "6", "s", "8", "s", "1.33"],
-        ["bubble", "50.0%", "50.0%"],
-        ["rank", "0", "busy", "3", "s", "5", "s", "1.67"],
-        ["rank", "1", "busy", "3", "s", "3", "s", "1.00"],
     ]

@@ -1,0 +1,182 @@
+"""A rank's computations as a lane of boxes: what the drawings of timelines are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fxpipe.ir.action import Compute, Direction, Transfer
+from fxpipe.ir.timeline import Span, Timeline
+from fxpipe.viz.cells import has_several, name_of, stages_of
+from fxpipe.viz.palette import (
+    IDLE,
+    KIND_NAME,
+    LINE,
+    MUTED,
+    PAPER,
+    PORTAL,
+    ink_on,
+    kind_fill,
+)
+from fxpipe.viz.svg import Sheet, text_width
+
+Clock = Callable[[float], str]
+"""Seconds → text."""
+
+LEFT, RIGHT = 62.0, 24.0
+_SEND = 4.0
+_BOX, _LEAST, _MOST = 19.0, 600.0, 2200.0
+"""Width of the shortest boxes, if the whole is not narrower or wider than these."""
+
+_TEXT, _SMALLEST = 11.0, 7.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """What all lanes of a drawing share.
+
+    Attributes:
+        scale: pixels per second.
+        clock: writes seconds.
+        tips: whether details show when the pointer rests on a box; without, the file is smaller.
+    """
+
+    scale: float
+    clock: Clock
+    tips: bool = True
+
+    def x(self, seconds: float) -> float:
+        """Where a moment is, from the first start."""
+        return LEFT + seconds * self.scale
+
+
+def fitting_width(timelines: Sequence[Timeline]) -> float:
+    """A width at which micro-batches can be read, within limits."""
+    needed = [_LEAST]
+    for timeline in timelines:
+        if short := _short(timeline):
+            needed.append(timeline.makespan / short * _BOX)
+    return LEFT + RIGHT + min(max(needed), _MOST)
+
+
+def _short(timeline: Timeline) -> float:
+    """Seconds that nine in ten computations take at least."""
+    ranks = range(timeline.num_ranks)
+    spans = (span for rank in ranks for span in timeline.compute_spans(rank))
+    durations = sorted(span.duration for span in spans)
+    return durations[len(durations) // 10] if durations else 0.0
+
+
+def draw_lane(
+    sheet: Sheet, timeline: Timeline, rank: int, y: float, height: float, ruler: Ruler
+) -> None:
+    """A rank's computations, coloured by kind, darker for its later stages; its sends under them."""
+    sheet.rect(LEFT, y, timeline.makespan * ruler.scale, height, IDLE)
+    first = min((span.start for span in timeline.spans), default=0.0)
+    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
+    stages = stages_of(timeline.compute_spans(rank))
+    for span in timeline.compute_spans(rank):
+        assert isinstance(span.action, Compute)
+        x, wide = ruler.x(span.start - first), span.duration * ruler.scale
+        fill = kind_fill(span.action.kind, stages.index(span.action.stage))
+        boxes.setdefault(fill, []).append((x, y, wide, height))
+        if ruler.tips:
+            stroke = PAPER if wide > 3 else "none"
+            sheet.rect(x, y, wide, height, fill, stroke=stroke, tip=_tip(span, first, ruler))
+    if not ruler.tips:
+        for fill, rects in boxes.items():
+            sheet.tiles(rects, fill)
+    _draw_names(sheet, timeline, rank, y, height, ruler)
+    for span in timeline.spans:
+        if span.rank == rank and is_send(span):
+            x, wide = ruler.x(span.start - first), max(span.duration * ruler.scale, 0.5)
+            tip = _tip(span, first, ruler) if ruler.tips else ""
+            sheet.rect(x, y + height + 1, wide, _SEND, PORTAL, tip=tip)
+
+
+def is_send(span: Span) -> bool:
+    """Whether the span is a value on its way over a link."""
+    return isinstance(span.action, Transfer) and span.action.direction is Direction.SEND
+
+
+def _draw_names(
+    sheet: Sheet, timeline: Timeline, rank: int, y: float, height: float, ruler: Ruler
+) -> None:
+    """Computations by name, or by number where names have no room; in one size."""
+    names, size = _naming(timeline, height, ruler)
+    stages = stages_of(timeline.compute_spans(rank))
+    first = min((span.start for span in timeline.spans), default=0.0)
+    words: dict[str, list[tuple[float, float, str]]] = {}
+    for span in timeline.compute_spans(rank):
+        assert isinstance(span.action, Compute)
+        wide, text = span.duration * ruler.scale, names(span.action)
+        if text_width(text, size) <= wide:
+            ink = ink_on(kind_fill(span.action.kind, stages.index(span.action.stage)))
+            middle = ruler.x(span.start - first) + wide / 2
+            words.setdefault(ink, []).append((middle, y + height / 2 + 0.36 * size, text))
+    for ink, placed in words.items():
+        sheet.words(placed, size=size, colour=ink)
+
+
+def _naming(
+    timeline: Timeline, height: float, ruler: Ruler
+) -> tuple[Callable[[Compute], str], float]:
+    """How computations are called so that there is room for it in nine of ten, and in which size."""
+    several = has_several(timeline)
+    spans = [s.action for r in range(timeline.num_ranks) for s in timeline.compute_spans(r)]
+    actions = [action for action in spans if isinstance(action, Compute)]
+    room = _short(timeline) * ruler.scale - 1
+
+    def full(action: Compute) -> str:
+        return name_of(action, several)
+
+    def number(action: Compute) -> str:
+        return str(action.micro_batch)
+
+    most = min(_TEXT, height - 4)
+    if max(map(len, map(full, actions)), default=0) * text_width("0", most) <= room - 4:
+        return full, most
+    longest = max(map(len, map(number, actions)), default=1)
+    return number, min(most, max(_SMALLEST, room / text_width("0" * longest, 1.0)))
+
+
+def _tip(span: Span, first: float, ruler: Ruler) -> str:
+    start = ruler.clock(span.start - first)
+    return f"{span.action}: {ruler.clock(span.duration)}, from {start}"
+
+
+def draw_axis(sheet: Sheet, makespan: float, y: float, ruler: Ruler) -> None:
+    """The time under the lanes."""
+    step = _step(makespan / max(1.0, min(10.0, makespan * ruler.scale / 80)))
+    sheet.line(LEFT, y, ruler.x(makespan), y, LINE)
+    for tick in range(math.floor(makespan / step + 1e-9) + 1) if makespan else ():
+        x = ruler.x(tick * step)
+        sheet.line(x, y, x, y + 4, LINE)
+        text = ruler.clock(round(tick * step, 12))
+        sheet.text(x, y + 16, text, size=10, anchor="middle", colour=MUTED)
+
+
+def _step(atleast: float) -> float:
+    """The smallest of 1, 2, 5 × a power of ten that is not below."""
+    if atleast <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(atleast))
+    return next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= atleast * (1 - 1e-9))
+
+
+def draw_legend(sheet: Sheet, timelines: Sequence[Timeline], y: float) -> None:
+    """What the colours mean."""
+    spans = [span for timeline in timelines for span in timeline.spans]
+    kinds = {span.action.kind for span in spans if isinstance(span.action, Compute)}
+    entries = [(kind_fill(kind), name) for kind, name in KIND_NAME.items() if kind in kinds]
+    entries.append((IDLE, "idle"))
+    if any(is_send(span) for span in spans):
+        entries.append((PORTAL, "on a link"))
+    x = LEFT
+    for fill, name in entries:
+        sheet.rect(x, y - 9, 12, 12, fill, stroke=LINE)
+        sheet.text(x + 18, y + 1, name, size=11, colour=MUTED)
+        x += 18 + text_width(name, 11) + 18
+    if any(has_several(timeline) for timeline in timelines):
+        sheet.text(x, y + 1, "darker: later stages of the rank", size=11, colour=MUTED)

@@ -1,0 +1,108 @@
+"""Timelines as grids for a terminal: labelled, wrapped to its width, with or without colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fxpipe.ir.action import Compute, Kind
+from fxpipe.ir.timeline import Timeline
+from fxpipe.viz.cells import Cell, cells, has_several
+from fxpipe.viz.palette import KIND_CODES, KIND_NAME
+from fxpipe.viz.text import cell_text
+
+_FEWEST = 4
+"""Columns of cells that a line must have room for."""
+
+_EVERY = 5
+"""Columns from one number of the clock to the next."""
+
+
+def terminal_grid(
+    timeline: Timeline,
+    unit: float,
+    *,
+    width: int = 100,
+    colour: bool = False,
+    clock: Callable[[float], str] = "{:g}".format,
+    blocks: int = 12,
+) -> str:
+    """One line per rank, one cell per `unit` seconds, in blocks that are as wide as the terminal.
+
+        time    0              5              10
+        rank 0  F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3
+        rank 1  .  F0 F1 .  B0 F2 B1 F3 B2 .  B3 .
+        rank 2  .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
+
+    ``.`` is a bubble, ``-`` goes on computing; with colours, both are their background.
+
+    Args:
+        timeline: predicted or measured.
+        unit: seconds per cell.
+        width: characters per line.
+        colour: whether to use ANSI colours.
+        clock: writes the time at the head of a column.
+        blocks: how many to print at most.
+    """
+    rows, several = cells(timeline, unit), has_several(timeline)
+    words = [[cell_text(cell, several) for cell in row] for row in rows]
+    size = 1 + max((len(word) for row in words for word in row), default=1)
+    count = max(map(len, rows), default=0)
+    labels = [f"rank {rank}" for rank in range(len(rows))]
+    margin = 2 + max(map(len, labels), default=0)
+    room = (width - margin) // size
+    if room < _FEWEST:
+        least = margin + _FEWEST * size
+        return f"(a line of {width} characters has no room for the grid: it takes {least} at least)"
+    room -= room % _EVERY if room > _EVERY else 0
+    starts = range(0, count, room)
+    drawn = []
+    for start in starts[:blocks]:
+        part = range(start, min(start + room, count))
+        lines = ["time".ljust(margin) + _times(part, size, unit, clock)]
+        for label, row in zip(labels, rows, strict=True):
+            line = "".join(_drawn(row, at, size, several, colour) for at in part)
+            lines.append(label.ljust(margin) + (line if colour else line.rstrip()))
+        drawn.append("\n".join(lines))
+    if len(starts) > blocks:
+        left = count - blocks * room
+        drawn.append(f"({left} more columns: a wider terminal shows more of them, a drawing all)")
+    return "\n\n".join(drawn)
+
+
+def _times(part: Sequence[int], size: int, unit: float, clock: Callable[[float], str]) -> str:
+    """The time at the head of every few columns."""
+    heads = [(at, clock(round(at * unit, 9))) for at in part]
+    needed = max(-(-(len(text) + 1) // size) for _, text in heads)
+    every = max(_EVERY, -(-needed // _EVERY) * _EVERY)
+    return "".join(text.ljust(size * every) for _, text in heads[::every]).rstrip()
+
+
+def _drawn(row: Sequence[Cell], at: int, size: int, several: bool, colour: bool) -> str:
+    """A cell with the space after it."""
+    cell = row[at]
+    if not colour:
+        return cell_text(cell, several).ljust(size)
+    if cell.action is None:
+        return f"\x1b[2m{'·'.ljust(size)}\x1b[22m"
+    paint = _paint(cell.action.kind, cell.nth)
+    text = "" if cell.goes_on else cell_text(cell, several)
+    joined = at + 1 < len(row) and row[at + 1].goes_on
+    return f"{paint}{text.ljust(size if joined else size - 1)}\x1b[0m{'' if joined else ' '}"
+
+
+def legend(timeline: Timeline, *, colour: bool = False) -> str:
+    """What the letters of a grid mean, in one line."""
+    ranks = range(timeline.num_ranks)
+    spans = (span for rank in ranks for span in timeline.compute_spans(rank))
+    kinds = {span.action.kind for span in spans if isinstance(span.action, Compute)}
+    entries = [f"{_letter(kind, colour)} {KIND_NAME[kind]}" for kind in KIND_NAME if kind in kinds]
+    return "  ".join(entries)
+
+
+def _letter(kind: Kind, colour: bool) -> str:
+    return f"{_paint(kind, 0)} {kind} \x1b[0m" if colour else str(kind)
+
+
+def _paint(kind: Kind, nth: int) -> str:
+    shades = KIND_CODES[kind]
+    return f"\x1b[38;5;16;48;5;{shades[min(nth, len(shades) - 1)]}m"
