@@ -51,7 +51,7 @@ class Pipeline(Decided):
         self._lanes = lanes
         self._backend = backend
         self._executables = Executables(options)
-        self._turns = Turns()
+        self._turns = Turns(model)
         self.steps_done = 0
 
     # ---- running ---------------------------------------------------------------------------------
@@ -75,7 +75,9 @@ class Pipeline(Decided):
             seed = self._seed(variants)
             parameters = [p for p in self.parameters() if p.requires_grad]
             if torch.is_grad_enabled() and _follows(args, kwargs, parameters):
-                result = run_differentiable(batch, variants, self._executables, seed, parameters)
+                result = run_differentiable(
+                    batch, variants, self._executables, seed, parameters, self._turns.take
+                )
             else:
                 result = run_call(batch, variants, self._executables, seed)
         if self.training:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +63,9 @@ def run_differentiable(
     executables: Executables,
     seed: Seed,
     parameters: Sequence[Tensor],
+    take: Callable[[], AbstractContextManager[None]],
 ) -> Any:
-    """All forwards; the result's backward runs all backwards."""
+    """All forwards; the result's backward takes a turn and runs all backwards."""
     wanted = [at for at, tensor in enumerate(batch.tensors) if tensor.requires_grad]
     joined: list[JoinedOutputs] = []
 
@@ -71,7 +73,7 @@ def run_differentiable(
         call = _forward(batch, variants, executables, seed, keeps_graph=True)
         outputs = batch.outputs(call.take_outputs())
         joined.append(outputs)
-        half = _Half(batch, call, outputs, variants, executables, wanted)
+        half = _Half(batch, call, outputs, variants, executables, wanted, take)
         return half, outputs.differentiable()
 
     made = differentiable_call(run, [batch.tensors[at] for at in wanted], parameters)
@@ -106,6 +108,7 @@ class _Half:
         variants: Sequence[Situation],
         executables: Executables,
         wanted: Sequence[int],
+        take: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._batch = batch.without_leaves()
         self._call = call
@@ -113,14 +116,16 @@ class _Half:
         self._variants = variants
         self._executables = executables
         self._wanted = wanted
+        self._take = take
 
     def backward(
         self, grads: Sequence[Tensor | None], *, inputs_only: bool
     ) -> Sequence[Tensor | None]:
         """Run all backwards; the gradients of the inputs that require grad."""
-        found = self._call.backward(
-            self._executables.get("backward", self._variants),
-            self._outputs.gradients(grads),
-            inputs_only=inputs_only,
-        )
-        return [self._batch.input_gradient(at, found) for at in self._wanted]
+        with self._take():
+            found = self._call.backward(
+                self._executables.get("backward", self._variants),
+                self._outputs.gradients(grads),
+                inputs_only=inputs_only,
+            )
+            return [self._batch.input_gradient(at, found) for at in self._wanted]

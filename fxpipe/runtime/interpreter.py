@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from fxpipe import interrupts
 from fxpipe.ir.action import Action
 from fxpipe.runtime.backend import Cancelled
 from fxpipe.runtime.instructions import Instruction
@@ -32,6 +33,7 @@ def run_rank(
     for instruction in instructions:
         if transport.failed:
             raise Cancelled
+        interrupts.check()
         route = instruction.receives
         if route is not None:
             while not transport.can_receive(route, instruction.micro_batch):

@@ -6,19 +6,22 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
+from fxpipe import interrupts
 from fxpipe.errors import ExecutionError, InternalError
 from fxpipe.runtime.backend import Cancelled, RankMain, Route, Surroundings, Transport
 from fxpipe.runtime.backends.inline import InlineTransport, run_in_turn
 
 _Commands: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
+
+_POLL: Final = 0.1
+"""Seconds after which whoever waits for the workers looks whether they are alive."""
 
 
 class LocalTransport:
@@ -85,9 +88,18 @@ class LocalBackend:
 
     @property
     def turn(self) -> threading.RLock:
-        """Held by the thread whose step is being run."""
+        """Held by the thread whose step is being run.
+
+        Raises:
+            ExecutionError: in a worker, which would wait for itself.
+        """
         if self._process != os.getpid():
             self._forget_threads()
+        if any(worker.thread is threading.current_thread() for worker in self._workers):
+            raise ExecutionError(
+                "a pipeline cannot be called from inside a step on the same backend: give each of "
+                "them a backend of its own"
+            )
         return self._turn
 
     def transport(
@@ -146,10 +158,13 @@ class LocalBackend:
         if self._is_closed:
             raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
         intra_op = self._threads_per_rank or max(1, torch.get_num_threads() // ranks)
+        if not all(worker.thread.is_alive() for worker in self._workers):
+            _stop(self._workers)  # an exception was thrown into one: all begin anew
         if len(self._workers) >= ranks and intra_op == self._intra_op:
             return
         while len(self._workers) < ranks:
             self._workers.append(_Worker(len(self._workers)))
+        self._intra_op = None
         _set_intra_op_threads(self._workers, intra_op)
         self._intra_op = intra_op
 
@@ -208,10 +223,18 @@ class _Task:
         except Cancelled:
             pass
         except BaseException as failure:
-            self._failures.append(failure)
-            self._transport.cancel()
+            self._fail(failure)
         self.ended = True
         self._done.put(None)
+
+    def give_up(self) -> None:
+        """Its worker is dead: something has thrown an exception into the thread."""
+        self._fail(ExecutionError("a worker thread has ended in the middle of a step"))
+        self.ended = True
+
+    def _fail(self, failure: BaseException) -> None:
+        self._failures.append(failure)
+        self._transport.cancel()
 
 
 def _run_all(
@@ -220,24 +243,41 @@ def _run_all(
     done: SimpleQueue[None],
     transport: Transport,
 ) -> None:
-    """Wait until all tasks have ended; an interrupt makes them end early.
+    """Wait until all tasks have ended; an interrupt or the death of a worker makes them end early.
 
-    An interrupt may come between any two operations, also after a message was taken and before it was
-    counted: from then on what has ended is read off the tasks, and messages only wake.
+    What has ended is read off the tasks: messages only wake.
     """
     try:
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-        for _ in tasks:
-            done.get()
+        while not _all_ended(tasks, workers, done):
+            interrupts.check()
     except BaseException:
         transport.cancel()
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-        while not all(task.ended for task in tasks):
-            with suppress(Empty):
-                done.get(timeout=0.05)
+        while not _all_ended(tasks, workers, done):
+            pass
         raise
+
+
+def _all_ended(tasks: Sequence[_Task], workers: Sequence[_Worker], done: SimpleQueue[None]) -> bool:
+    """Whether all have ended, asked after a message or a moment."""
+    if _wait(done):
+        return all(task.ended for task in tasks)
+    for worker, task in zip(workers, tasks, strict=False):
+        if not worker.thread.is_alive() and not task.ended:
+            task.give_up()
+    return all(task.ended for task in tasks)
+
+
+def _wait(done: SimpleQueue[None]) -> bool:
+    """Until a message comes, or for a moment; whether one came."""
+    try:
+        done.get(timeout=_POLL)
+    except Empty:
+        return False
+    return True
 
 
 def _stop(workers: list[_Worker]) -> None:
@@ -258,7 +298,9 @@ def _set_intra_op_threads(workers: Sequence[_Worker], count: int) -> None:
     for worker in workers:
         worker.commands.put(partial(_set_and_say, count, done))
     for _ in workers:
-        done.get()
+        while not _wait(done):
+            if not all(worker.thread.is_alive() for worker in workers):
+                raise ExecutionError("a worker thread has ended before the step began")
     _in_new_thread(lambda: torch.set_num_threads(for_new_threads[0]))
 
 
