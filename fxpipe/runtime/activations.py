@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fxpipe.runtime.recompute import Found
 from fxpipe.runtime.values import Edges, Gradients, map_tensors, tensors_in
-from fxpipe.runtime.weight_pass import WeightQueue
+from fxpipe.runtime.weight_queue import WeightQueue
 
 
 class Frame:

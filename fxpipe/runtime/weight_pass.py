@@ -3,144 +3,35 @@
 A linear layer's backward has two halves of equal size. Only one of them, the gradient of its input, is
 waited for by the stage before; the other one, the gradient of its weight, can be computed at any
 later time (Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241). An operator that is run
-through `Deferring` has a private graph, which the stage's own graph enters through one node:
+through `Deferring` enters the stage's graph as one node, whose backward gives the gradient of its input:
 
-    stage's graph     x ──► [ Deferred ] ──► y          input pass: gradient of y → gradient of x
-                              │      ▲
-    private graph     x' ──► op ──► y'                  weight pass: gradient of y' → gradient of w'
-                      w' ───┘
+    stage's graph     x ──► [ operator ] ──► y     input pass: gradient of y → gradient of x
+                                │
+    queue                    [ use ]               weight pass: gradient of y, x → gradient of w
 
-The halves are computed by autograd's own formulas, so they have the bits of a backward that is not
-split. All uses of a weight in one micro-batch share ``w'`` and are differentiated together: their sum
-is made where, and in the order, that the engine makes it in eager.
+The halves are computed as autograd computes them (`fxpipe.runtime.weight_formulas`). Where this would
+need more knowledge than formulas have, the node has a private graph, and each half is a backward in it:
+
+    private graph     x' ──► operator ──► y'       input pass: gradient of y' → gradient of x'
+                      w' ───┘                      weight pass: gradient of y' → gradient of w'
+
+Either way the bits are those of a backward that is not split. Gradients of a weight that is used
+several times are added in the order in which they arrive, as the engine adds them in eager.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fxpipe.runtime.reentry import may_be_in_checkpoint
+from fxpipe.runtime.weight_formulas import formula_of
+from fxpipe.runtime.weight_queue import PrivateUse, Use, WeightQueue
 
-_Operator = Callable[..., Any]
-
-
-class WeightQueue:
-    """What the input pass of one stage and micro-batch leaves to be done for the weights."""
-
-    __slots__ = ("_leaves", "_parameters", "_uses")
-
-    def __init__(self) -> None:
-        self._leaves: dict[Tensor, Tensor] = {}
-        self._parameters: dict[Tensor, Tensor] = {}
-        self._uses: list[_Use] = []
-
-    def leaf(self, parameter: Tensor) -> Tensor:
-        """What stands for a parameter in the private graphs."""
-        leaf = self._leaves.get(parameter)
-        if leaf is None:
-            leaf = self._leaves[parameter] = parameter.detach().requires_grad_()
-            self._parameters[leaf] = parameter
-        return leaf
-
-    def put(self, use: _Use) -> None:
-        """Note the gradient that has arrived at an operator."""
-        self._uses.append(use)
-
-    def run(self) -> None:
-        """Accumulate the gradients of all weights, and let go of what was kept for them."""
-        uses, self._uses = self._uses, []
-        self._leaves = {}
-        for group in _groups(uses):
-            leaves = list(dict.fromkeys(leaf for use in group for leaf in use.leaves))
-            made, grads = [use.made for use in group], [use.grad for use in group]
-            found = torch.autograd.grad(made, leaves, grads, allow_unused=True)
-            for leaf, grad in zip(leaves, found, strict=True):
-                if grad is not None:  # through autograd, so that hooks of the parameter are called
-                    torch.autograd.backward((self._parameters[leaf],), (grad,))
-            for use in group:
-                use.forget()
-        self._parameters = {}
-
-
-class _Use:
-    """One operator of a forward.
-
-    Attributes:
-        made: its result in its private graph.
-        leaves: what stands for its weights there.
-        grad: the gradient of the result, once it is known.
-    """
-
-    __slots__ = ("grad", "leaves", "made")
-
-    def __init__(self, made: Tensor, leaves: Sequence[Tensor]) -> None:
-        self.made: Any = made
-        self.leaves = leaves
-        self.grad: Any = None
-
-    def forget(self) -> None:
-        self.made = self.grad = None
-
-
-def _groups(uses: Sequence[_Use]) -> list[list[_Use]]:
-    """The uses in order of arrival, those together that have a weight in common."""
-    group_of: dict[Tensor, list[_Use]] = {}
-    groups: dict[int, list[_Use]] = {}
-    for use in uses:
-        mine = [use]
-        for leaf in use.leaves:
-            known = group_of.get(leaf)
-            if known is not None and known is not mine:
-                groups.pop(id(known), None)
-                mine = [*(each for each in known if each not in mine), *mine]
-        groups[id(mine)] = mine
-        for each in mine:
-            group_of.update(dict.fromkeys(each.leaves, mine))
-    return list(groups.values())
-
-
-class _Deferred(torch.autograd.Function):
-    """An operator whose backward returns its inputs' gradients and puts off its weights'."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        run: Callable[[Sequence[Tensor]], Tensor],
-        queue: WeightQueue,
-        leaves: Sequence[Tensor],
-        *inputs: Tensor,
-    ) -> Tensor:
-        ctx.set_materialize_grads(False)
-        with torch.enable_grad():
-            inner = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs]
-            made = run(inner)
-        ctx.use = _Use(made, leaves)
-        ctx.inner = [tensor for tensor in inner if tensor.requires_grad]
-        ctx.marks = [tensor.requires_grad for tensor in inner]
-        ctx.queue = queue
-        return made.data  # no view of it: the model may change in place what it gets
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        use, inner, ctx.use, ctx.inner = ctx.use, ctx.inner, None, None
-        if grad is None:
-            return (None,) * (4 + len(ctx.marks))
-        use.grad = grad
-        found = iter(
-            torch.autograd.grad(use.made, inner, grad, retain_graph=True, allow_unused=True)
-            if inner
-            else ()
-        )
-        ctx.queue.put(use)
-        return (None, None, None, None, *(next(found) if mark else None for mark in ctx.marks))
-
-
-_deferred: Final[Callable[..., Tensor]] = _Deferred.apply
+_Operator: TypeAlias = Callable[..., Any]
 
 
 class Deferring:
@@ -168,7 +59,20 @@ class Deferring:
         queue = self.queue
         if queue is None or not _can_defer(args):
             return function(*args, **kwargs)
-        leaves: list[Tensor] = []
+        found = None if kwargs else formula_of(function, args)
+        if found is None:
+            return self._run_privately(queue, function, args, kwargs)
+        formula, x, weight, bias = found
+        return _deferred(self._anchor, x, Use(formula, weight, bias), queue)
+
+    def _run_privately(
+        self,
+        queue: WeightQueue,
+        function: _Operator,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        parameters: list[Tensor] = []
         inputs: list[Tensor] = []
         places: list[int] = []
         filled = list(args)
@@ -177,19 +81,20 @@ class Deferring:
                 continue
             if _is_weight(value):
                 filled[at] = queue.leaf(value)
-                leaves.append(filled[at])
+                parameters.append(value)
             else:
                 inputs.append(value)
                 places.append(at)
+        leaves = tuple(map(queue.leaf, parameters))
 
-        def run(inner: Sequence[Tensor]) -> Tensor:
+        def run(inner: Sequence[Tensor]) -> tuple[Tensor, PrivateUse]:
             for at, value in zip(places, inner, strict=True):
                 filled[at] = value
             made: Tensor = function(*filled, **kwargs)
             filled.clear()
-            return made
+            return made, PrivateUse(made, tuple(parameters), leaves)
 
-        return _deferred(self._anchor, run, queue, tuple(leaves), *inputs)
+        return _deferred_privately(self._anchor, run, queue, *inputs)
 
 
 def _can_defer(args: Sequence[Any]) -> bool:
@@ -207,3 +112,63 @@ def _can_defer(args: Sequence[Any]) -> bool:
 
 def _is_weight(value: Tensor) -> bool:
     return isinstance(value, nn.Parameter) and value.requires_grad and value.is_leaf
+
+
+class _Deferred(torch.autograd.Function):
+    """An operator whose backward returns its input's gradient and puts off its weights'."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, x: Tensor, use: Use, queue: WeightQueue) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, use.weight)
+        ctx.use, ctx.queue = use, queue
+        return use.forward(x).data  # no view: the model may change in place what it gets
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 4
+        use, (x, _) = ctx.use, ctx.saved_tensors
+        made = use.backward(grad, x) if ctx.needs_input_grad[1] else None
+        use.arrived(grad, x)
+        ctx.queue.put(use)
+        return None, made, None, None
+
+
+class _DeferredPrivately(torch.autograd.Function):
+    """The same for any operator, by backwards in a private graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        run: Callable[[Sequence[Tensor]], tuple[Tensor, PrivateUse]],
+        queue: WeightQueue,
+        *inputs: Tensor,
+    ) -> Tensor:
+        ctx.set_materialize_grads(False)
+        with torch.enable_grad():
+            inner = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs]
+            made, ctx.use = run(inner)
+        ctx.inner = [tensor for tensor in inner if tensor.requires_grad]
+        ctx.marks = [tensor.requires_grad for tensor in inner]
+        ctx.queue = queue
+        return made.data
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        use, inner, ctx.use, ctx.inner = ctx.use, ctx.inner, None, None
+        if grad is None:
+            return (None,) * (3 + len(ctx.marks))
+        use.grad = grad
+        found = iter(
+            torch.autograd.grad(use.made, inner, grad, retain_graph=True, allow_unused=True)
+            if inner
+            else ()
+        )
+        ctx.queue.put(use)
+        return (None, None, None, *(next(found) if mark else None for mark in ctx.marks))
+
+
+_deferred: Final[Callable[..., Tensor]] = _Deferred.apply
+_deferred_privately: Final[Callable[..., Tensor]] = _DeferredPrivately.apply

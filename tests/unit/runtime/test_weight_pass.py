@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import fxpipe
 from examples.models.transformer import TransformerStack
 from examples.models.unet import UNet
-from fxpipe.runtime.weight_pass import Deferring, WeightQueue
+from fxpipe.runtime.weight_pass import Deferring
+from fxpipe.runtime.weight_queue import WeightQueue
 
 
 @pytest.fixture

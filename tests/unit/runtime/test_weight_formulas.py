@@ -1,0 +1,323 @@
+"""Formulas have the bits, and the strides, of autograd's nodes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fxpipe.runtime.weight_formulas import formula_of
+from fxpipe.runtime.weight_pass import Deferring
+from fxpipe.runtime.weight_queue import PrivateUse, WeightQueue
+
+TYPES = [torch.float32, torch.float64, torch.bfloat16]
+TRANSPOSED = {"F.conv_transpose1d", "F.conv_transpose2d", "F.conv_transpose3d"}
+
+
+def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape).to(dtype))
+
+
+def plain(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def rows(layout: str, dtype: torch.dtype, width: int) -> Tensor:
+    """Inputs of one value per column, in every layout that a model may give them."""
+    match layout:
+        case "matrix":
+            return plain(13, width, dtype=dtype)
+        case "one row":
+            return plain(1, width, dtype=dtype)
+        case "columns first":
+            return plain(width, 13, dtype=dtype).t()
+        case "every second":
+            return plain(26, 2 * width, dtype=dtype)[::2, ::2]
+        case "sequence":
+            return plain(3, 5, width, dtype=dtype)
+        case "four dimensions":
+            return plain(2, 3, 4, width, dtype=dtype)
+        case "transposed sequence":
+            return plain(5, 3, width, dtype=dtype).transpose(0, 1)
+        case "channels last":
+            return plain(3, width, 5, dtype=dtype).transpose(1, 2)
+        case "first token":
+            return plain(3, 5, width, dtype=dtype)[:, :1]
+        case "token of one":
+            return plain(1, 5, width, dtype=dtype)[:, :1]
+        case "expanded":
+            return plain(1, 5, width, dtype=dtype).expand(3, 5, width)
+    raise ValueError(layout)
+
+
+LAYOUTS = [
+    *("matrix", "one row", "columns first", "every second", "sequence", "four dimensions"),
+    *("transposed sequence", "channels last", "first token", "token of one", "expanded"),
+]
+
+
+def gradients_of(made: Tensor, layout: str) -> Tensor:
+    """A gradient as it may arrive: contiguous, out of a broadcast, or a piece of something larger."""
+    match layout:
+        case "own":
+            return torch.randn(made.shape).to(made.dtype)
+        case "expanded":
+            return torch.randn(()).to(made.dtype).expand(made.shape)
+        case "piece":
+            wide = (*made.shape[:-1], 2 * made.shape[-1])
+            return torch.randn(wide).to(made.dtype)[..., : made.shape[-1]]
+        case "permuted":
+            return (
+                torch.randn(made.shape[::-1]).to(made.dtype).permute(*reversed(range(made.dim())))
+            )
+    raise ValueError(layout)
+
+
+def compare(
+    function: Callable[..., Any], args: tuple[Any, ...], grad: str = "own", formula: bool = True
+) -> None:
+    """Results and gradients of a call with its weights put off, and of the call itself."""
+    given = [value for value in args if isinstance(value, Tensor) and value.is_floating_point()]
+    weights = [value for value in given if isinstance(value, nn.Parameter)]
+    inputs = [value.requires_grad_() for value in given if value not in set(weights)]
+    trained = [weight for weight in weights if weight.requires_grad]
+    deferring = Deferring()
+    deferring.queue = queue = WeightQueue()
+    assert (formula_of(function, args) is not None) == formula
+    eager = function(*args)
+    g = gradients_of(eager, grad)
+    wanted = torch.autograd.grad(eager, [*inputs, *trained], g)
+    made = deferring.run(function, args, {})
+    assert torch.equal(made, eager)
+    assert made.stride() == eager.stride()
+    made.backward(g, inputs=[*inputs, deferring._anchor])
+    assert [weight.grad for weight in trained] == [None] * len(trained)
+    assert [isinstance(use, PrivateUse) for use in queue._uses] == [not formula]
+    reached = [tensor.grad for tensor in inputs]
+    queue.run()
+    for tensor, expected in zip(
+        (*reached, *(weight.grad for weight in trained)), wanted, strict=True
+    ):
+        assert tensor is not None
+        assert torch.equal(tensor, expected)
+
+
+def bits_of_input(function: Callable[..., Any], args: tuple[Any, ...], grad: str) -> None:
+    """The gradient of the input has eager's strides: how the stage before sums it depends on them."""
+    found = formula_of(function, args)
+    assert found is not None
+    formula, x, weight, _ = found
+    x.requires_grad_()
+    eager = function(*args)
+    g = gradients_of(eager, grad)
+    (wanted,) = torch.autograd.grad(eager, x, g)
+    with torch.no_grad():
+        made = formula.of_input(g, x, weight)
+    assert made is not None
+    assert torch.equal(made, wanted)
+    assert made.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", [1, 6, 32])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(dtype: torch.dtype, layout: str, width: int, bias: bool) -> None:
+    x, weight = rows(layout, dtype, width), parameter(8, width, dtype=dtype)
+    args = (x, weight, parameter(8, dtype=dtype) if bias else None)
+    formula = not bias or x.dim() == 2 or x.is_contiguous()
+    for grad in ("own", "expanded", "piece", "permuted"):
+        compare(F.linear, args, grad, formula)
+        for value in args:
+            if value is not None:
+                value.grad = None
+        x = args[0].detach()
+        args = (x, *args[1:])
+        if formula:
+            bits_of_input(F.linear, args, grad)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("weight", ["rows first", "columns first", "piece"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("function", [torch.matmul, operator.matmul, Tensor.matmul, torch.mm])
+def test_products(
+    dtype: torch.dtype, weight: str, layout: str, function: Callable[..., Any]
+) -> None:
+    x = rows(layout, dtype, 6)
+    if function is torch.mm and x.dim() != 2:
+        return
+    values = {
+        "rows first": plain(6, 7, dtype=dtype),
+        "columns first": plain(7, 6, dtype=dtype).t(),
+        "piece": plain(6, 14, dtype=dtype)[:, ::2],
+    }
+    args = (x, nn.Parameter(values[weight]))
+    for grad in ("own", "permuted"):
+        compare(function, (args[0].detach(), nn.Parameter(args[1].detach())), grad)
+        bits_of_input(function, (args[0].detach(), args[1]), grad)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("layout", ["matrix", "columns first", "every second"])
+def test_a_weight_from_the_left(dtype: torch.dtype, layout: str) -> None:
+    x = rows(layout, dtype, 6)
+    for grad in ("own", "expanded", "permuted"):
+        compare(torch.mm, (parameter(5, 13, dtype=dtype), x.detach()), grad)
+        bits_of_input(operator.matmul, (parameter(5, 13, dtype=dtype), x.detach()), grad)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("bias", [(7,), (1, 7), (13, 1), (13, 7), (1,), ()], ids=str)
+def test_addmm_with_biases_that_are_spread(dtype: torch.dtype, bias: tuple[int, ...]) -> None:
+    for layout in ("matrix", "columns first"):
+        x, weight = rows(layout, dtype, 6), parameter(6, 7, dtype=dtype)
+        for grad in ("own", "permuted"):
+            compare(torch.addmm, (parameter(*bias, dtype=dtype), x.detach(), weight), grad)
+            weight.grad = None
+
+
+CONVOLUTIONS = [
+    (F.conv1d, (2, 4, 9), (6, 4, 3), (2, 1, 1, 1)),
+    (F.conv1d, (2, 4, 9), (6, 2, 1), (1, 0, 1, 2)),
+    (F.conv2d, (2, 4, 8, 7), (6, 4, 3, 3), (1, 1, 1, 1)),
+    (F.conv2d, (2, 4, 8, 7), (6, 4, 1, 1), ((1, 1), (0, 0), (1, 1), 1)),
+    (F.conv2d, (1, 3, 16, 16), (8, 3, 7, 7), ((2, 2), (3, 3), (1, 1), 1)),
+    (F.conv2d, (2, 4, 8, 7), (4, 1, 3, 3), ((1, 2), (1, 0), (1, 1), 4)),
+    (F.conv2d, (2, 4, 8, 7), (6, 2, 3, 3), ((1, 1), (2, 2), (2, 2), 2)),
+    (F.conv3d, (2, 3, 5, 6, 4), (4, 3, 3, 1, 3), ((1, 1, 1), (1, 0, 1), (1, 1, 1), 1)),
+    (F.conv_transpose1d, (2, 4, 9), (4, 6, 2), (2, 0, 1, 1, 1)),
+    (F.conv_transpose2d, (2, 4, 8, 7), (4, 3, 3, 3), ((2, 2), (1, 1), (1, 1), 1, (1, 1))),
+    (F.conv_transpose2d, (2, 4, 8, 7), (4, 3, 2, 2), ((1, 1), (0, 0), (0, 0), 2, (2, 2))),
+    (F.conv_transpose3d, (2, 4, 3, 4, 5), (4, 3, 2, 2, 2), (2, 0, 0, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layout", ["own", "channels last", "piece"])
+@pytest.mark.parametrize("case", range(len(CONVOLUTIONS)))
+def test_convolutions(dtype: torch.dtype, bias: bool, layout: str, case: int) -> None:
+    function, shape, kernel, settings = CONVOLUTIONS[case]
+    x, weight = plain(*shape, dtype=dtype), parameter(*kernel, dtype=dtype)
+    if layout == "channels last":
+        x = x.transpose(1, -1).contiguous().transpose(1, -1)
+    elif layout == "piece":
+        x = torch.cat([x, x], 1)[:, : shape[1]]
+    channels = function(x, weight, None, *settings).shape[1]
+    args = (weight, parameter(channels, dtype=dtype) if bias else None, *settings)
+    for grad in ("own", "expanded", "piece"):
+        for value in args[:2]:
+            if value is not None:
+                value.grad = None
+        compare(function, (x.detach(), *args), grad)
+        bits_of_input(function, (x.detach(), *args), grad)
+
+
+def test_defaults_of_convolutions() -> None:
+    x = plain(2, 4, 8, 8)
+    compare(F.conv2d, (x, parameter(4, 4, 3, 3)))
+    compare(F.conv_transpose2d, (x.detach(), parameter(4, 4, 3, 3), parameter(4)))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("padding", [None, 0, 3, -1])
+def test_lookups(dtype: torch.dtype, padding: int | None) -> None:
+    ids = torch.randint(0, 11, (4, 7))
+    for grad in ("own", "expanded", "permuted"):
+        compare(F.embedding, (ids, parameter(11, 6, dtype=dtype), padding), grad)
+
+
+def test_a_frozen_bias() -> None:
+    bias = parameter(3).requires_grad_(False)
+    compare(F.linear, (plain(4, 5), parameter(3, 5), bias))
+    assert bias.grad is None
+
+
+class Tagged(Tensor):
+    pass
+
+
+def test_what_has_no_formula() -> None:
+    x, weight, bias = plain(4, 5), parameter(3, 5), parameter(3)
+    images, kernel = plain(2, 4, 8, 8), parameter(4, 4, 3, 3)
+    for function, args in (
+        (F.linear, (x.as_subclass(Tagged), weight, bias)),
+        (F.linear, (x, weight, bias.detach())),
+        (F.linear, (x[0], weight, bias)),
+        (F.linear, (x[:0], weight, bias)),
+        (F.linear, (x.to_mkldnn(), weight, bias)),
+        (F.linear, (x.to(torch.cfloat), nn.Parameter(weight.to(torch.cfloat)))),
+        (F.linear, (x, nn.Parameter(weight.detach(), requires_grad=False), bias)),
+        (F.conv2d, (images[0], kernel)),
+        (F.conv2d, (images, kernel, None, 1, "same")),
+        (F.embedding, (torch.tensor([1]), weight, None, 1.0)),
+        (torch.matmul, (x[0], parameter(5, 3))),
+        (torch.matmul, (weight, plain(2, 5, 3))),
+        (torch.matmul, (parameter(3, 5), parameter(5, 3))),
+        (torch.bmm, (plain(2, 3, 3), parameter(2, 3, 3))),
+    ):
+        assert formula_of(function, args) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert formula_of(F.linear, (x, weight, bias)) is None
+    assert formula_of(F.linear, (x, weight, bias)) is not None
+
+
+@pytest.mark.parametrize("order", ["formula last", "formula first", "between"])
+def test_a_weight_with_and_without_formula(order: str) -> None:
+    """Sums are made in the order of eager, also where only some of the uses have a private graph."""
+    weight, x = parameter(6, 6), plain(40, 6).requires_grad_()
+
+    def model(linear: Callable[..., Any]) -> Tensor:
+        def cast(y: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                for _ in range(2):
+                    y = torch.tanh(linear(y, weight))
+            return y.float()
+
+        def plainly(y: Tensor) -> Tensor:
+            return torch.tanh(linear(y, weight))
+
+        parts = {
+            "formula last": (cast, plainly, plainly),
+            "formula first": (plainly, plainly, cast),
+            "between": (cast, plainly, cast, plainly),
+        }
+        y = x
+        for part in parts[order]:
+            y = part(y)
+        return y.square().sum()
+
+    (wanted,) = torch.autograd.grad(model(F.linear), weight)
+    deferring = Deferring()
+    deferring.queue = queue = WeightQueue()
+    model(lambda *args: deferring.run(F.linear, args, {})).backward()
+    kinds = {isinstance(use, PrivateUse) for use in queue._uses}
+    queue.run()
+    assert kinds == {True, False}
+    assert torch.equal(weight.grad, wanted)
+
+
+def test_gradients_are_not_copied() -> None:
+    weight, x = parameter(64, 64), plain(8, 64)
+    deferring = Deferring()
+    deferring.queue = queue = WeightQueue()
+    deferring.run(F.linear, (x, weight), {}).sum().backward()
+    (use,) = queue._uses
+    made: list[int] = []
+    of_weights = use._formula.of_weights
+
+    class Noting:
+        def of_weights(self, *args: Any) -> Any:
+            grads = of_weights(*args)
+            made.append(grads[0].data_ptr())
+            return grads
+
+    use._formula = Noting()
+    queue.run()
+    assert made == [weight.grad.data_ptr()]
