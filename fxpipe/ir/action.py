@@ -60,13 +60,23 @@ class Compute:
         """
         match = _COMPUTE.fullmatch(text)
         if match is None:
-            raise ValueError(
-                f"{text!r} is no action: expected <stage><F|B|I|W|R><micro-batch>, as in 2F0"
-            )
+            raise ValueError(f"{text!r} is no action: {_hint(text)}")
         return cls(Kind(match[2]), int(match[1]), int(match[3]))
 
 
 _COMPUTE: Final = re.compile(r"\s*(\d+)([FBIWR])(\d+)\s*")
+
+
+def _hint(text: str) -> str:
+    """What could have been meant."""
+    if _COMPUTE.fullmatch(text.upper()):
+        return f"kinds are capital letters, {text.strip().upper()!r}"
+    if re.fullmatch(r"\d+(SEND|RECV)_[FB]\d+", text):
+        return "transfers are added along the edges of the model's stages, leave them out"
+    return (
+        "expected <stage><F|B|I|W|R><micro-batch>, as in 2F0 (forward, backward, its input half and "
+        f"its weight half, recomputation), <stage>U (update), or (0F4;3B1){_FUSED_SUFFIX}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Cell, Compute, Kind, cell_from_text, computes_of
@@ -108,12 +110,19 @@ class Schedule:
         those with transfers in them, too).
 
         Raises:
-            ValueError: if a word is no cell.
+            ScheduleError: if words are no cells; the message lists rank and position of each.
         """
         rows = [
             line.replace(",", " ").split() for line in text.strip().splitlines() if line.strip()
         ]
-        ranks = tuple(tuple(cell_from_text(word) for word in row) for row in rows)
+        problems: list[str] = []
+        ranks = tuple(tuple(_cells(rank, row, problems)) for rank, row in enumerate(rows))
+        if problems:
+            title = f"schedule {name!r}" if name else "the schedule"
+            lines = [f"  - {problem}" for problem in problems[:_LISTED]]
+            if len(problems) > _LISTED:
+                lines.append(f"  - … and {len(problems) - _LISTED} more")
+            raise ScheduleError("\n".join([f"{title} cannot be read:", *lines]))
         return cls(ranks, name, replicas)
 
     def to_text(self) -> str:
@@ -122,3 +131,16 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(" ".join(map(str, rank)) for rank in self.ranks)
+
+
+_LISTED: Final = 10
+"""Words listed at most: a text of another kind has nothing else."""
+
+
+def _cells(rank: int, words: list[str], problems: list[str]) -> Iterator[Cell]:
+    """The cells of a line; what is none goes to the problems."""
+    for position, word in enumerate(words):
+        try:
+            yield cell_from_text(word)
+        except ValueError as error:
+            problems.append(f"rank {rank}, position {position}: {error}")

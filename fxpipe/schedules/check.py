@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from fxpipe.errors import IllegalScheduleError
 from fxpipe.ir.action import BACKWARDS, Compute, Kind, Update
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
-from fxpipe.schedules.depend import Result
+from fxpipe.schedules.depend import MAKES, Result
 from fxpipe.schedules.layout import Layout, key_text, title_of
 from fxpipe.schedules.progress import finish
 
@@ -46,25 +47,28 @@ def check(schedule: Schedule, graph: StageGraph, *, given: Collection[Result] = 
 
 def _foreign(layout: Layout) -> Iterator[str]:
     """Actions of stages that are not there, or that another rank runs."""
-    stages, replicas = layout.graph.num_stages, layout.schedule.replicas
-    homes: dict[int, set[int]] = {}
+    stages, homes = layout.graph.num_stages, _homes(layout)
     home_of: dict[tuple[int, int], int] = {}
     for rank, position, action in layout.entries():
+        where = layout.where(rank, position, action)
         if not 0 <= action.stage < stages:
-            where = layout.where(rank, position, action)
             yield f"{where}: there is no stage {action.stage} of {stages}"
-            continue
-        known = homes.setdefault(action.stage, set())
-        home = home_of.setdefault((action.stage, action.micro_batch), rank)
-        if rank not in known and len(known) == replicas:
-            ranks = ", ".join(map(str, sorted(known)))
-            where = layout.where(rank, position, action)
+        elif rank not in homes[action.stage]:
+            ranks = ", ".join(map(str, sorted(homes[action.stage])))
             yield f"{where}: stage {action.stage} is on rank {ranks}"
-        elif home != rank:
-            where = layout.where(rank, position, action)
-            yield f"{where}: rank {home} runs stage {action.stage} for this micro-batch"
         else:
-            known.add(rank)
+            home = home_of.setdefault((action.stage, action.micro_batch), rank)
+            if home != rank:
+                yield f"{where}: rank {home} runs stage {action.stage} for this micro-batch"
+
+
+def _homes(layout: Layout) -> dict[int, list[int]]:
+    """Stage → the ranks that run it: as many as there are copies, those with most of its actions."""
+    counts: dict[int, Counter[int]] = {}
+    for rank, _, action in layout.entries():
+        counts.setdefault(action.stage, Counter())[rank] += 1
+    copies = layout.schedule.replicas
+    return {stage: [rank for rank, _ in of.most_common(copies)] for stage, of in counts.items()}
 
 
 def _repeated(layout: Layout) -> Iterator[str]:
@@ -86,13 +90,28 @@ def _missing(layout: Layout, given: Collection[Result]) -> Iterator[str]:
     home_for: dict[tuple[int, int], int] = {}
     for (_, stage, m), (rank, _) in layout.makers.items():
         home[stage] = home_for[stage, m] = rank
-    for result in _expected(schedule, given):
-        for stage in range(layout.graph.num_stages):
-            for m in range(schedule.num_micro_batches):
-                if (result, stage, m) not in layout.makers:
-                    rank = home_for.get((stage, m), home.get(stage, -1))
-                    who = f"rank {rank}" if rank >= 0 else "every rank"
-                    yield f"{who} lacks the action that makes the {key_text((result, stage, m))}"
+    expected = _expected(schedule, given)
+    for stage in range(layout.graph.num_stages):
+        for m in range(schedule.num_micro_batches):
+            lacking = tuple(one for one in expected if (one, stage, m) not in layout.makers)
+            for kind in _makers_of(lacking):
+                rank = home_for.get((stage, m), home.get(stage, -1))
+                who = f"rank {rank}" if rank >= 0 else "every rank"
+                results = " and ".join(one for one in MAKES[kind] if one in lacking)
+                made = f"{results} of stage {stage}, micro-batch {m}"
+                yield f"{who} lacks {Compute(kind, stage, m)}, which makes the {made}"
+
+
+def _makers_of(lacking: tuple[Result, ...]) -> Iterator[Kind]:
+    """The kinds of action that make what is lacking: the full backward if neither half is there."""
+    if Result.OUTPUT in lacking:
+        yield Kind.FORWARD
+    if {Result.INPUT_GRAD, Result.WEIGHT_GRAD} <= {*lacking}:
+        yield Kind.BACKWARD
+    elif Result.INPUT_GRAD in lacking:
+        yield Kind.BACKWARD_INPUT
+    elif Result.WEIGHT_GRAD in lacking:
+        yield Kind.BACKWARD_WEIGHT
 
 
 def _expected(schedule: Schedule, given: Collection[Result]) -> list[Result]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from fxpipe.errors import ScheduleError
+from fxpipe.ir.action import Compute, computes_of
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.chimera import chimera
 from fxpipe.schedules.counts import require_counts
@@ -73,12 +74,30 @@ def resolve(
 
 
 def _require_fit(schedule: Schedule, stages: int, ranks: int, micro_batches: int) -> None:
+    title = f"schedule {schedule.name!r}" if schedule.name else "the schedule"
+    if not schedule.num_stages:
+        raise ScheduleError(f"{title} is empty")
     counts = (
-        ("stages", schedule.num_stages, stages),
-        ("ranks", schedule.num_ranks, ranks),
-        ("micro-batches", schedule.num_micro_batches, micro_batches),
+        ("stages", schedule.num_stages, stages, _first(schedule, lambda a: a.stage >= stages)),
+        ("ranks", schedule.num_ranks, ranks, ""),
+        (
+            "micro-batches",
+            schedule.num_micro_batches,
+            micro_batches,
+            _first(schedule, lambda a: a.micro_batch >= micro_batches),
+        ),
     )
-    wrong = [f"{has} {name} instead of {want}" for name, has, want in counts if has != want]
+    wrong = [
+        f"{has} {name} instead of {want}{where}" for name, has, want, where in counts if has != want
+    ]
     if wrong:
-        title = f"schedule {schedule.name!r}" if schedule.name else "the schedule"
         raise ScheduleError(f"{title} has {', '.join(wrong)}")
+
+
+def _first(schedule: Schedule, beyond: Callable[[Compute], bool]) -> str:
+    """Rank, position and action of the first that is beyond what there is."""
+    for rank, cells in enumerate(schedule.ranks):
+        for position, cell in enumerate(cells):
+            if any(map(beyond, computes_of(cell))):
+                return f" (rank {rank}, position {position}: {cell})"
+    return ""

@@ -38,7 +38,7 @@ def test_an_illegal_schedule_says_why(fxpipe: CLI) -> None:
     Path("mine.txt").write_text("0F0\n1F0 1B0\n")
     result = fxpipe("simulate", "--schedule", "mine.txt", "--chunks", "1", code=1)
     assert "IllegalScheduleError: schedule 'mine' cannot run" in result.output
-    assert "rank 0 lacks the action that makes the input gradient of stage 0" in result.output
+    assert "rank 0 lacks 0B0, which makes the input gradient" in result.output
 
 
 def test_files(fxpipe: CLI) -> None:

@@ -32,7 +32,7 @@ def test_texts() -> None:
 
 @pytest.mark.parametrize("text", ["", "F0", "0F", "0G1", "0F1x", "-1F0", "0f1"])
 def test_what_is_no_action_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no action: expected"):
+    with pytest.raises(ValueError, match="is no action: "):
         Compute.from_text(text)
 
 
@@ -56,5 +56,5 @@ def test_a_fused_cell_has_two_actions() -> None:
 
 @pytest.mark.parametrize("text", ["U", "0F0)OVERLAP_F_B", "(0F0;1U)OVERLAP_F_B", "(0F0;1B0)"])
 def test_what_is_no_cell_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no action: expected"):
+    with pytest.raises(ValueError, match="is no action: "):
         cell_from_text(text)

@@ -25,8 +25,23 @@ def test_text_returns_the_schedule(at: tuple[int, int, int]) -> None:
 
 
 def test_a_word_that_is_no_action_is_refused() -> None:
-    with pytest.raises(ValueError, match="'bubble' is no action"):
-        Schedule.from_text("0F0 bubble 0B0")
+    with pytest.raises(ScheduleError) as refused:
+        Schedule.from_text("0F0 bubble 0B0\n1F0 1f1 0SEND_F1 (1B0)OVERLAP_F_B", "mine")
+    title, *lines = str(refused.value).splitlines()
+    assert title == "schedule 'mine' cannot be read:"
+    assert lines[0].startswith("  - rank 0, position 1: 'bubble' is no action: expected <stage>")
+    assert lines[1:] == [
+        "  - rank 1, position 1: '1f1' is no action: kinds are capital letters, '1F1'",
+        "  - rank 1, position 2: '0SEND_F1' is no action: transfers are added along the edges of the "
+        "model's stages, leave them out",
+        "  - rank 1, position 3: a fused cell has two actions or more, got 1",
+    ]
+
+
+def test_a_text_of_another_kind_is_not_listed_in_full() -> None:
+    with pytest.raises(ScheduleError, match="the schedule cannot be read:") as refused:
+        Schedule.from_text("what is this " * 100)
+    assert str(refused.value).splitlines()[-1] == "  - … and 290 more"
 
 
 @given(schedules)

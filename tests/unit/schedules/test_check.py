@@ -29,19 +29,19 @@ def test_a_missing_action_is_named_with_its_rank() -> None:
     message = _refused("0F0 0F1 0B0 0B1\n1F0 1B0 1F1")
     assert message.splitlines() == [
         "schedule 'mine' cannot run:",
-        "  - rank 1 lacks the action that makes the input gradient of stage 1, micro-batch 1",
-        "  - rank 1 lacks the action that makes the weight gradient of stage 1, micro-batch 1",
+        "  - rank 1 lacks 1B1, which makes the input gradient and weight gradient of stage 1, "
+        "micro-batch 1",
     ]
 
 
 def test_an_input_backward_alone_lacks_the_weight_gradient() -> None:
     message = _refused("0F0 0I0", linear(1))
-    assert "lacks the action that makes the weight gradient of stage 0, micro-batch 0" in message
+    assert "rank 0 lacks 0W0, which makes the weight gradient of stage 0, micro-batch 0" in message
 
 
 def test_a_missing_stage_is_named() -> None:
     message = _refused("0F0\n1F0", linear(3))
-    assert "every rank lacks the action that makes the output of stage 2, micro-batch 0" in message
+    assert "every rank lacks 2F0, which makes the output of stage 2, micro-batch 0" in message
 
 
 def test_a_stage_that_does_not_exist_is_named() -> None:
@@ -61,6 +61,22 @@ def test_a_full_and_a_half_backward_repeat_each_other() -> None:
 
 def test_a_stage_on_two_ranks_is_named() -> None:
     assert "rank 1, position 0: 0F1: stage 0 is on rank 0" in _refused("0F0\n0F1", linear(1))
+
+
+def test_the_rank_with_most_of_a_stage_is_its_home() -> None:
+    message = _refused("0F0 0F1 1B0 0B1\n1F0 1F1 0B0 1B1")
+    assert message.splitlines()[1:] == [
+        "  - rank 0, position 2: 1B0: stage 1 is on rank 1",
+        "  - rank 1, position 2: 0B0: stage 0 is on rank 0",
+    ]
+
+
+def test_a_micro_batch_stays_in_its_copy() -> None:
+    schedule = Schedule.from_text("0F0 1F1 0B0 1B1\n1F0 0F1 1B0 0B1", replicas=2)
+    check(schedule, linear(2))
+    mixed = Schedule.from_text("0F0 1F0 0B0 1B1\n1F1 0F1 1B0 0B1", replicas=2)
+    with pytest.raises(IllegalScheduleError, match="1B0: rank 0 runs stage 1 for this micro-batch"):
+        check(mixed, linear(2))
 
 
 def test_an_action_before_what_it_needs_on_its_own_rank() -> None:
@@ -106,7 +122,7 @@ def test_an_edge_more_can_make_a_deadlock() -> None:
 def test_backwards_alone_need_their_forwards_given() -> None:
     schedule = backward_only(4, 2, 3)
     check(schedule, linear(4), given=(Result.OUTPUT,))
-    with pytest.raises(IllegalScheduleError, match="lacks the action that makes the output"):
+    with pytest.raises(IllegalScheduleError, match="lacks 0F0, which makes the output"):
         check(schedule, linear(4))
 
 

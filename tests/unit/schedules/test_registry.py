@@ -81,6 +81,18 @@ def test_a_fixed_schedule_fits_its_own_counts_only() -> None:
         resolve(lambda stages, ranks, micro_batches: fixed, 1, 1, 4)
 
 
+def test_what_goes_beyond_the_counts_is_named() -> None:
+    fixed = Schedule.from_text("0F0 0F2\n2F0 2F2", "mine")
+    with pytest.raises(ScheduleError) as refused:
+        resolve(fixed, 2, 2, 2)
+    assert str(refused.value) == (
+        "schedule 'mine' has 3 stages instead of 2 (rank 1, position 0: 2F0), "
+        "3 micro-batches instead of 2 (rank 0, position 1: 0F2)"
+    )
+    with pytest.raises(ScheduleError, match="schedule 'mine' is empty"):
+        resolve(Schedule((), "mine"), 1, 1, 1)
+
+
 def test_a_generator_must_return_a_schedule() -> None:
     with pytest.raises(ScheduleError, match="returned a list, not a Schedule"):
         resolve(lambda *counts: [], 1, 1, 1)  # type: ignore[arg-type, return-value]
