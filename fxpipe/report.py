@@ -5,8 +5,10 @@ from __future__ import annotations
 from fxpipe.compiler import Line
 from fxpipe.findings.examine import examine
 from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.traffic import traffic
 from fxpipe.viz.findings import sections
 from fxpipe.viz.text import plan_table, rank_table
+from fxpipe.viz.units import bytes_text
 
 
 def report(line: Line, predicted: Timeline | None, micro_batches: int) -> str:
@@ -24,6 +26,7 @@ def report(line: Line, predicted: Timeline | None, micro_batches: int) -> str:
         if line.costs is not None
         else "costs not measured (a saved plan was given)",
         plan_table(graph, line.stage_costs(), line.placement, line.plan.starts),
+        traffic(graph, line.placement).described(bytes_text),
     ]
     if graph.portals:
         parts.append("\n".join(str(edge) for edge in graph.portals))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fxpipe.ir.action import Kind
@@ -35,9 +35,14 @@ class Traffic:
         return self.local / total if total else 0.0
 
     def __str__(self) -> str:
+        return self.described("{} bytes".format)
+
+    def described(self, nbytes: Callable[[int], str]) -> str:
+        """A sentence, with bytes as a function writes them."""
+        links = f"{len(self.sent)} link" + ("s" if len(self.sent) != 1 else "")
         return (
-            f"{self.total_sent} bytes sent per micro-batch over {len(self.sent)} links, "
-            f"{self.local} handed over locally ({self.saved:.0%} saved)"
+            f"{nbytes(self.total_sent)} sent per micro-batch over {links}, "
+            f"{nbytes(self.local)} handed over within a rank ({self.saved:.0%} saved)"
         )
 
 

@@ -105,6 +105,7 @@ def test_nothing_is_known_before_the_first_call(pipe: fxpipe.Pipeline) -> None:
     assert pipe.plan.num_stages == 2
     report = pipe.report()
     assert "predicted step of 4 micro-batches" in report
+    assert "sent per micro-batch over 2 links, 0 B handed over within a rank (0% saved)" in report
     assert "stages 0, 1: divided, 1 starts inside" in report
     assert "Legal cuts: " in report
 

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from fxpipe.ir.action import Direction, Transfer
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.spec import TensorSpec
 from fxpipe.ir.stage import Edge, StageGraph
 from fxpipe.schedules.dualpipe import dualpipe
 from fxpipe.schedules.linear import linear
+from fxpipe.schedules.lower import lower
+from fxpipe.schedules.one_f_one_b import one_f_one_b
+from fxpipe.schedules.starts import place
 from fxpipe.schedules.traffic import traffic
 from tests.unit.ir.strategies import stage_graphs
 
@@ -31,7 +36,10 @@ def test_the_fold_of_a_u_net_sends_no_skip() -> None:
     assert fold.total_sent == 2 * 6 * 100
     assert fold.saved == pytest.approx(2000 / 3200)
     assert str(fold) == (
-        "1200 bytes sent per micro-batch over 6 links, 2000 handed over locally (62% saved)"
+        "1200 bytes sent per micro-batch over 6 links, 2000 bytes handed over within a rank (62% saved)"
+    )
+    assert fold.described("{} B".format).startswith(
+        "1200 B sent per micro-batch over 6 links, 2000 B "
     )
 
 
@@ -57,3 +65,17 @@ def test_every_byte_is_sent_or_local(graph: StageGraph) -> None:
     }
     assert len(totals) == 1
     assert traffic(graph, Placement.round_robin(graph.num_stages, 1)).total_sent == 0
+
+
+@given(stage_graphs(stages=6), st.permutations((0, 0, 1, 1, 2, 2)))
+def test_the_programs_send_as_much(graph: StageGraph, ranks: list[int]) -> None:
+    """And free of transfer means: no action at all, so no time on the simulator's clock."""
+    schedule = place(one_f_one_b(6, 6, 3), Placement(tuple(ranks)))
+    nbytes = {edge.value: edge.nbytes for edge in (*graph.inputs, *graph.edges)}
+    sent = [
+        nbytes[action.value]
+        for program in lower(schedule, graph)
+        for action in program.actions
+        if isinstance(action, Transfer) and action.direction is Direction.SEND
+    ]
+    assert sum(sent) == 3 * traffic(graph, schedule.placement).total_sent
