@@ -70,6 +70,7 @@ def run_eager_micro_batches(
     weights: Weights = "samples",
     rows: Sequence[int],
     scale: float = 1.0,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     deferred_norms: bool = True,
 ) -> Eager:
     """The same for ready-made micro-batches, (args, kwargs) or (args, kwargs, target) of each."""
@@ -77,7 +78,7 @@ def run_eager_micro_batches(
     targets = [each[2] if len(each) == 3 else None for each in micro_batches]
     shares = shares_of(weights, pieces, targets, rows)
     with _norms(model, deferred=deferred_norms):
-        total, outputs = _accumulate(model, pieces, targets, shares, loss_fn, scale, nullcontext)
+        total, outputs = _accumulate(model, pieces, targets, shares, loss_fn, scale, autocast)
     return _result(model, total, outputs, [], None)
 
 
@@ -141,7 +142,7 @@ def run_eager_call(
     """Forwards ascending; `loss` of the outputs joined tensor by tensor; backwards ascending.
 
     `loss` None: forwards alone. Results without dimensions are joined as ``Σ w_i · value_i`` over the
-    shares of the rows.
+    shares of the rows. A tensor that is returned twice is one tensor of the joined result too.
     """
     pieces, rows, columns = split((args, kwargs or {}), chunks, dims)
     shares = shares_of("samples", pieces, [None] * len(rows), rows)
@@ -153,14 +154,21 @@ def run_eager_call(
     value = None
     if loss is not None:
         flat = [[x for x in flatten(o)[0] if isinstance(x, Tensor)] for o in outputs]
-        joined = [_joined(column, shares) for column in zip(*flat, strict=True)]
+        first = [_first(flat, n) for n in range(len(flat[0]))]
+        joined = [_joined([leaves[n] for leaves in flat], shares) for n in first]
+        joined = [joined[n] for n in first]
         value = loss(joined)
         # As the engine makes them: what a leaf accumulates is a copy in the leaf's layout.
-        wanted = [n for n, tensor in enumerate(joined) if tensor.requires_grad]
+        wanted = [n for n in sorted(set(first)) if joined[n].requires_grad]
         found = torch.autograd.grad(value, [joined[n] for n in wanted], allow_unused=True)
         _run_back(flat, dict(zip(wanted, found, strict=True)), shares)
     last = None if value is None else value.detach()
     return _result(model, last, [_detached(output) for output in outputs], columns, dims)
+
+
+def _first(outputs: Sequence[Sequence[Tensor]], n: int) -> int:
+    """The first place of the tensor that stands in place n of the results."""
+    return next(k for k in range(n + 1) if all(leaves[k] is leaves[n] for leaves in outputs))
 
 
 def _joined(pieces: Sequence[Tensor], shares: Sequence[float]) -> Tensor:

@@ -7,7 +7,7 @@ feed any step. It prints as the Python that makes it, and shrinks towards few pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -40,12 +40,16 @@ class Recipe:
         inputs: how many tensors the model takes.
         outputs: further values it returns besides the newest, counted back from it.
         structure: how several outputs are returned: ``"tuple"`` or ``"dict"``.
+        extras: names of further arguments, of `EXTRAS`.
+        also: what it returns besides values, of `ALSO`.
     """
 
     steps: tuple[Step, ...]
     inputs: int = 1
     outputs: tuple[int, ...] = ()
     structure: str = "tuple"
+    extras: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 class Residual(nn.Module):
@@ -80,6 +84,39 @@ class Affine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scale + self.shift
+
+
+class Convolved(nn.Module):
+    """A convolution along the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x[:, None]).sum(1)
+
+
+class Looked(nn.Module):
+    """Rows of a table, as a value says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.table(x.detach().sum(1).abs().clamp(max=4).nan_to_num().long())
+
+
+class Multiplied(nn.Module):
+    """Products with parameters of its own, one of them used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.weight) @ self.weight.T
 
 
 def _halves(x: Tensor) -> Tensor:
@@ -123,11 +160,19 @@ _MODULES: Final[dict[str, Callable[[], nn.Module]]] = {
     "dense": Dense,
     "residual": Residual,
     "affine": Affine,
+    "convolved": Convolved,
+    "looked": Looked,
+    "multiplied": Multiplied,
 }
 _TIED: Final = ("same_module", "same_weight")
 KINDS: Final = ("linear", *[k for k in _MODULES if k != "linear"], *_FUNCTIONS, *_TIED)
 RANDOM: Final = frozenset({"dropout", "residual", "function_dropout"})
 STATEFUL: Final = frozenset({"batch_norm"})
+EXTRAS: Final = ("gate", "ids", "unused", "factor", "flag", "nothing")
+"""A tensor without rows, whole numbers, a tensor that nobody reads, a number, a flag, None."""
+ALSO: Final = ("mean", "order", "input", "again", "view", "number", "total", "phase")
+"""A floating tensor without dimensions, whole numbers, the first input as it is, a value twice, a
+transposed view of one, a number, a detached tensor without dimensions, complex numbers."""
 
 
 class RecipeModel(nn.Module):
@@ -146,8 +191,17 @@ class RecipeModel(nn.Module):
             }
         )
 
-    def forward(self, *inputs: Tensor) -> Any:
-        early = self.first(inputs[-1])
+    def forward(
+        self,
+        *inputs: Tensor,
+        gate: Tensor | None = None,
+        ids: Tensor | None = None,
+        unused: Tensor | None = None,
+        factor: float = 1.0,
+        flag: bool = False,
+        nothing: None = None,
+    ) -> Any:
+        early = self.first(inputs[-1] if ids is None else inputs[-1] + ids[:, None])
         values = [*inputs[:-1], early]
         for index, step in enumerate(self.recipe.steps):
             reads = [values[-1 - (back - 1) % len(values)] for back in step.reads]
@@ -155,7 +209,11 @@ class RecipeModel(nn.Module):
         newest = (
             values[-1] + early
         )  # the longest skip there is, and something to train in any recipe
+        newest = newest * factor if gate is None else newest * gate
         chosen = [newest, *(values[-1 - back % len(values)] for back in self.recipe.outputs)]
+        if flag:
+            chosen[0] = -newest
+        chosen += [_also(kind, inputs, values, chosen) for kind in self.recipe.also]
         if len(chosen) == 1:
             return chosen[0]
         if self.recipe.structure == "dict":
@@ -179,6 +237,41 @@ class RecipeModel(nn.Module):
         return earlier[-1] if earlier else self.first
 
 
+def _also(kind: str, inputs: tuple[Tensor, ...], values: list[Tensor], made: list[Any]) -> Any:
+    middle = values[len(values) // 2]
+    match kind:
+        case "mean":
+            return middle.square().mean()
+        case "order":
+            return middle.argsort(dim=1)
+        case "input":
+            return inputs[0]
+        case "again":
+            return made[0]
+        case "view":
+            return made[0].unflatten(1, (2, -1)).transpose(1, 2)
+        case "number":
+            return len(values)
+        case "total":
+            return middle.detach().sum()
+        case _:
+            return torch.polar(made[0].detach().float().abs(), middle.detach().float())
+
+
+def extras(recipe: Recipe, rows: int, seed: int = 1) -> dict[str, Any]:
+    """The further arguments of a recipe's model."""
+    generator = torch.Generator().manual_seed(seed + 100)
+    made = {
+        "gate": torch.rand(WIDTH, generator=generator) + 0.5,
+        "ids": torch.randint(0, 3, (rows,), generator=generator),
+        "unused": torch.randn(rows, 2, generator=generator),
+        "factor": 0.75,
+        "flag": True,
+        "nothing": None,
+    }
+    return {name: made[name] for name in recipe.extras}
+
+
 def example(recipe: Recipe, rows: int, seed: int = 1) -> tuple[Tensor, ...]:
     """Inputs of a recipe's model."""
     generator = torch.Generator().manual_seed(seed)
@@ -186,20 +279,33 @@ def example(recipe: Recipe, rows: int, seed: int = 1) -> tuple[Tensor, ...]:
 
 
 @st.composite
-def recipes(draw: st.DrawFn, max_steps: int = 8, without: frozenset[str] = frozenset()) -> Recipe:
+def recipes(
+    draw: st.DrawFn,
+    max_steps: int = 8,
+    without: frozenset[str] = frozenset(),
+    has_more: bool = False,
+) -> Recipe:
     """Models with branches, long skips, in-place writes, dropout, batch norm, tied weights and modules,
-    grad-mode regions, several inputs and outputs. `without`: kinds of steps left out.
+    grad-mode regions, several inputs and outputs. `without`: kinds of steps left out; `has_more`:
+    arguments and results of other kinds too.
     """
     kinds = st.sampled_from([kind for kind in KINDS if kind not in without])
     back = st.one_of(st.just(1), st.integers(1, max_steps))
     size = draw(st.integers(2, max_steps))
     step = st.builds(Step, kinds, st.tuples(back, back))
     steps = draw(st.lists(step, min_size=size, max_size=size))
-    return Recipe(
+    recipe = Recipe(
         tuple(steps),
         draw(st.integers(1, 3)),
         draw(st.lists(st.integers(1, max_steps), max_size=2, unique=True).map(tuple)),
         draw(st.sampled_from(["tuple", "dict"])),
+    )
+    if not has_more:
+        return recipe
+    return replace(
+        recipe,
+        extras=draw(st.lists(st.sampled_from(EXTRAS), max_size=3, unique=True).map(tuple)),
+        also=draw(st.lists(st.sampled_from(ALSO), max_size=3, unique=True).map(tuple)),
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fxpipe.capture.signature import flatten
 from tests.module_steps import RANDOM as RANDOM_STEPS
-from tests.strategies import RANDOM, Recipe, RecipeModel, example, recipes
+from tests.strategies import RANDOM, Recipe, RecipeModel, example, extras, recipes
 from tests.strategies_modules import FORMS, Block, blocks, build, inputs
 
 DTYPES: Final = {
@@ -41,7 +41,8 @@ class Subject:
         tied: pairs of parameters that are one, if they have one shape.
         own_loss: whether the model has its loss in its result, and takes the labels.
         reduction: of the loss over rows with a label: ``"mean"`` or ``"sum"``.
-        follows: number of the input that wants a gradient; None: none does.
+        follows: number of the floating input that wants a gradient; None: none does.
+        hooked: numbers of parameters with a hook that changes their gradient.
     """
 
     shape: Recipe | Block
@@ -53,6 +54,7 @@ class Subject:
     own_loss: bool = False
     reduction: str = "mean"
     follows: int | None = None
+    hooked: tuple[int, ...] = ()
 
     def model(self) -> nn.Module:
         """The model, always with the same weights."""
@@ -65,25 +67,40 @@ class Subject:
         parameters = list(inner.parameters())
         for number in self.frozen:
             parameters[number % len(parameters)].requires_grad_(False)
+        for number in self.hooked:
+            if parameters[number % len(parameters)].requires_grad:
+                parameters[number % len(parameters)].register_hook(lambda grad: grad * 0.5)
         return WithLoss(inner, self.reduction) if self.own_loss else inner
 
     def data(self, rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         """Positional and keyword arguments, and the labels (a keyword too, if the loss is inside)."""
+        kwargs: dict[str, Any] = {}
         if isinstance(self.shape, Recipe):
             args: tuple[Any, ...] = example(self.shape, rows, seed)
+            kwargs = extras(self.shape, rows, seed)
         else:
             args = inputs(self.form, self.count, rows, seed)
-        leaves, structure = flatten(args)
-        leaves = [x.to(DTYPES[self.dtype]) if isinstance(x, Tensor) else x for x in leaves]
+        leaves, structure = flatten((args, kwargs))
+        leaves = [x.to(DTYPES[self.dtype]) if _floats(x) else x for x in leaves]
         if self.follows is not None:
-            tensors = [x for x in leaves if isinstance(x, Tensor)]
-            tensors[self.follows % len(tensors)].requires_grad_()
+            floating = [x for x in leaves if _floats(x)]
+            floating[self.follows % len(floating)].requires_grad_()
         labels = torch.arange(rows).remainder(4).add(seed) % 4
         if seed % 2:
             labels[torch.arange(rows) % 5 < 2] = IGNORED
             labels[-1] = 0
-        args = structure.unflatten(leaves)
-        return args, {"labels": labels} if self.own_loss else {}, labels
+        args, kwargs = structure.unflatten(leaves)
+        return args, {**kwargs, "labels": labels} if self.own_loss else kwargs, labels
+
+    def dims(self, kwargs: dict[str, Any]) -> list[int | None]:
+        """Where each tensor of the arguments has its rows."""
+        count = self.shape.inputs if isinstance(self.shape, Recipe) else self.count
+        names = [name for name, value in kwargs.items() if isinstance(value, Tensor)]
+        return [0] * count + [None if name == "gate" else 0 for name in names]
+
+
+def _floats(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 class WithLoss(nn.Module):
@@ -93,15 +110,17 @@ class WithLoss(nn.Module):
         super().__init__()
         self.inner, self.reduction = inner, reduction
 
-    def forward(self, *given: Any, labels: Tensor) -> dict[str, Any]:
-        output = self.inner(*given)
+    def forward(self, *given: Any, labels: Tensor, **named: Any) -> dict[str, Any]:
+        output = self.inner(*given, **named)
         return {"loss": loss_of(output, labels, self.reduction), "output": output}
 
 
 def loss_of(output: Any, labels: Tensor | None, reduction: str = "mean") -> Tensor:
     """Something that every floating tensor of a result takes part in, row by row that has a label."""
-    tensors = [x for x in flatten(output)[0] if isinstance(x, Tensor) and x.is_floating_point()]
+    tensors = [x for x in flatten(output)[0] if _floats(x)]
     rows = [x.abs().square().flatten(1).mean(1) * (n + 1) for n, x in enumerate(tensors) if x.dim()]
+    if not rows:
+        raise ValueError("nothing to make a loss of")
     each = sum(rows[1:], rows[0])
     if labels is not None:
         counted = labels != IGNORED
@@ -160,7 +179,8 @@ class Turn:
     """One thing that is done with the pipeline.
 
     Attributes:
-        how: ``"step"``, ``"call"`` with a backward, or ``"forward"`` without gradients.
+        how: ``"step"``, ``"ready"`` (a step of ready-made micro-batches of other sizes), ``"call"`` with
+            a backward, or ``"forward"`` without gradients.
         rows: of the batch.
         weights: of a step: ``"samples"``, ``"sum"``, ``"labelled"``, or numbers.
         learn: whether an optimiser makes a step afterwards, and the gradients are dropped.
@@ -194,7 +214,9 @@ def subjects(draw: st.DrawFn) -> Subject:
     dtype = draw(st.sampled_from(tuple(DTYPES)))
     random = draw(st.booleans())
     if draw(st.booleans()):
-        shape: Recipe | Block = draw(recipes(without=frozenset() if random else RANDOM))
+        shape: Recipe | Block = draw(
+            recipes(without=frozenset() if random else RANDOM, has_more=True)
+        )
     else:
         unfit = {"bf16": _BF16, "fp64": _FP64, "autocast": _BF16}.get(dtype, frozenset())
         shape = draw(blocks(without=unfit if random else unfit | RANDOM_STEPS))
@@ -208,7 +230,8 @@ def subjects(draw: st.DrawFn) -> Subject:
         draw(st.one_of(st.just(()), st.lists(pairs, max_size=3).map(tuple))),
         draw(st.booleans()),
         draw(st.sampled_from(("mean", "sum"))),
-        draw(st.sampled_from((None, 0, 1))),
+        draw(st.sampled_from((None, 0, 1, -1))),
+        draw(st.one_of(st.just(()), st.lists(_NUMBER, max_size=2).map(tuple))),
     )
 
 
@@ -233,7 +256,7 @@ _WEIGHTS = st.one_of(
 )
 _TURN = st.builds(
     Turn,
-    how=st.sampled_from(("step", "step", "step", "call", "forward")),
+    how=st.sampled_from(("step", "step", "step", "ready", "call", "forward")),
     training=st.sampled_from((True, True, False)),
     rows=st.one_of(st.integers(1, 13), st.sampled_from((6, 12))),
     weights=_WEIGHTS,
