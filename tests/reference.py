@@ -206,7 +206,7 @@ def split(
     """The micro-batches of (args, kwargs), their rows, and per tensor its pieces.
 
     Tensors with as many rows as the first one are cut, if no `dims` are told; all others go whole to
-    each micro-batch.
+    each micro-batch. A tensor that is given twice is one tensor of each micro-batch too.
     """
     leaves, structure = flatten(batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -215,11 +215,10 @@ def split(
         dims = [0 if tensor.dim() and tensor.size(0) == total else None for tensor in tensors]
     total = next(t.size(d) for t, d in zip(tensors, dims, strict=True) if d is not None)
     count = min(chunks, total)
-    given = iter(dims)
-    columns = [
-        _pieces(leaf, next(given), count) if isinstance(leaf, Tensor) else [leaf] * count
-        for leaf in leaves
-    ]
+    of = {
+        id(tensor): _pieces(tensor, dim, count) for tensor, dim in zip(tensors, dims, strict=True)
+    }
+    columns = [of[id(leaf)] if isinstance(leaf, Tensor) else [leaf] * count for leaf in leaves]
     rows = [len(piece) for piece in torch.arange(total).tensor_split(count)]
     batches = [structure.unflatten([column[m] for column in columns]) for m in range(count)]
     return batches, rows, [column for column in columns if isinstance(column[0], Tensor)]

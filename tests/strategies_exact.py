@@ -92,11 +92,10 @@ class Subject:
         args, kwargs = structure.unflatten(leaves)
         return args, {**kwargs, "labels": labels} if self.own_loss else kwargs, labels
 
-    def dims(self, kwargs: dict[str, Any]) -> list[int | None]:
+    def dims(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
         """Where each tensor of the arguments has its rows."""
-        count = self.shape.inputs if isinstance(self.shape, Recipe) else self.count
-        names = [name for name, value in kwargs.items() if isinstance(value, Tensor)]
-        return [0] * count + [None if name == "gate" else 0 for name in names]
+        tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        return [None if x is kwargs.get("gate") else 0 for x in tensors]
 
 
 def _floats(x: Any) -> bool:

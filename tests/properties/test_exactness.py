@@ -131,7 +131,7 @@ class Eagerly:
                 scale=turn.scale,
                 **common,
             )
-        common["dims"] = self.case.subject.dims(kwargs)
+        common["dims"] = self.case.subject.dims(args, kwargs)
         if turn.how == "step":
             return run_eager_step(
                 self.model,
