@@ -68,7 +68,7 @@ class Executables:
         line = variants[0].line
         graphs = [variant.line.stage_graph for variant in variants]
         schedule = self._schedule(part, line, len(variants))
-        programs = lower(schedule, graphs, line.placement)
+        programs = lower(schedule, graphs, _where(schedule, line))
         runtimes = [variant.runtime for variant in variants]
         return runtimes[0].prepare(programs, runtimes)
 
@@ -103,9 +103,15 @@ def predict_step(options: Options, line: Line, micro_batches: int) -> Timeline:
     """
     if line.costs is None:
         raise ExecutionError("the costs of this pipeline are not known: nothing can be predicted")
-    programs = lower(step_schedule(options, line, micro_batches), line.stage_graph, line.placement)
+    schedule = step_schedule(options, line, micro_batches)
+    programs = lower(schedule, line.stage_graph, _where(schedule, line))
     cluster = Cluster.local([device.type for device in options.devices])
     return simulate(programs, line.stage_costs(), cluster, line.stage_graph)
+
+
+def _where(schedule: Schedule, line: Line) -> Placement | None:
+    """Where a schedule's stages have to be: with replicas, copies may be anywhere."""
+    return Placement(line.placement.ranks) if schedule.replicas == 1 else None
 
 
 def _placed(schedule: Schedule, placement: Placement) -> Schedule:

@@ -15,7 +15,6 @@ from fxpipe.capture.signature import flatten
 from fxpipe.codegen.load import load
 from fxpipe.errors import CaptureError
 from fxpipe.feed import WholeBatch
-from fxpipe.ir.action import Compute
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
@@ -24,7 +23,7 @@ from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane, resolve_devices
-from fxpipe.runtime.instructions import micro_batches_of
+from fxpipe.runtime.instructions import homes_of, micro_batches_of
 from fxpipe.runtime.loss import LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import scatter_target
 from fxpipe.runtime.runtime import Runtime
@@ -114,7 +113,7 @@ def run(
     rows = batch.batches.rows
     targets = scatter_target(target, rows, along=batch_dimension(capture))
     shares = loss_weights(weights, rows, batch.calls, targets)
-    home = {a.stage: p.rank for p in programs for a in p.actions if isinstance(a, Compute)}
+    home = {stage: rank for (stage, _), rank in sorted(homes_of(programs).items(), reverse=True)}
     lanes = [open_lane(device) for device in resolve_devices(devices or ["cpu"] * len(programs))]
     runner = backend or LocalBackend()
     try:

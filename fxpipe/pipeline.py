@@ -24,6 +24,7 @@ from fxpipe.running import Seed, run_call, run_differentiable, run_step
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.backends.local import LocalBackend
+from fxpipe.runtime.copies import require_one_loss
 from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import scatter_target
@@ -176,6 +177,7 @@ class Pipeline(Decided):
     def _adopt(self, loss_fn: object, variants: Sequence[Situation]) -> None:
         """Bring the parameters of a loss to the device of the last stage."""
         if isinstance(loss_fn, nn.Module):
+            require_one_loss(loss_fn, self._executables.get("step", variants).devices(-1))
             last = self._lanes[variants[0].line.placement.ranks[-1]]
             last.adopt([*loss_fn.parameters(), *loss_fn.buffers()])
 

@@ -41,6 +41,10 @@ class Statistics:
                 for call in sorted(calls):
                     parts = [calls[call][m] for m in sorted(calls[call])]
                     _update(layer, *_union(parts))
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what was noted."""
         self._seen.clear()
 
 
@@ -52,7 +56,8 @@ def _union(parts: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """
     count, mean, var = parts[0]
     squares = var * (count - 1)
-    for more, other_mean, other_var in parts[1:]:
+    for more, *others in parts[1:]:
+        other_mean, other_var = (other.to(mean.device) for other in others)  # of a second copy
         delta = other_mean - mean
         total = count + more
         squares = squares + other_var * (more - 1) + delta * delta * (count * more / total)
@@ -67,8 +72,8 @@ def _update(layer: Any, mean: Tensor, var: Tensor) -> None:
         layer.num_batches_tracked.add_(1)
         if layer.momentum is None:
             factor = 1.0 / float(layer.num_batches_tracked)
-    layer.running_mean.mul_(1 - factor).add_(mean.to(layer.running_mean.dtype), alpha=factor)
-    layer.running_var.mul_(1 - factor).add_(var.to(layer.running_var.dtype), alpha=factor)
+    layer.running_mean.mul_(1 - factor).add_(mean.to(layer.running_mean), alpha=factor)
+    layer.running_var.mul_(1 - factor).add_(var.to(layer.running_var), alpha=factor)
 
 
 class StageNorms:

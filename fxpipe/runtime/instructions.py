@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -14,15 +14,15 @@ from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Action, Compute, Direction, Kind, Payload, Transfer, Update
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import HOST
+from fxpipe.runtime import moves
 from fxpipe.runtime.backend import Route
+from fxpipe.runtime.leaves import NO_LEAVES, Leaves, Place
+from fxpipe.runtime.moves import Run
 from fxpipe.runtime.stage import StageRunner
-from fxpipe.runtime.values import map_tensors, tensors_in
-from fxpipe.runtime.weights import NO_LEAVES, Changes, Leaves, shared_changes
+from fxpipe.runtime.weights import Changes, shared_changes
 
 if TYPE_CHECKING:
     from fxpipe.runtime.step import Step
-
-Run: TypeAlias = "Callable[[Step], None]"
 
 COMPUTES: Final[Mapping[Kind, Callable[[StageRunner, int, Step], None]]] = {
     Kind.FORWARD: StageRunner.forward,
@@ -74,7 +74,7 @@ class Executable:
         micro_batches: how many there are.
         has_backward: whether any gradient is computed.
         runners: per micro-batch, its stages.
-        distinct: each of these once, by stage.
+        distinct: each of these once, by stage; a stage's copies after it.
         changes: for each of `distinct`, the buffers that it changes, with the other variants of its
             stage that run in turn with it.
         pace: what was learnt from running it.
@@ -99,19 +99,26 @@ class Executable:
 
     def release(self, *, keep: bool) -> None:
         """Give the user's modules what forwards have changed; in buffers only if `keep`."""
-        for runner in self.distinct:
+        last_used = dict.fromkeys(runner for stages in self.runners[::-1] for runner in stages)
+        for runner in reversed(last_used):
             runner.weights.write_back()
         for changes in dict.fromkeys(self.changes):
             changes.buffers.end(keep=keep)
 
-    def new_leaves(self, keeps_graph: bool) -> list[Leaves]:
-        """Per stage, what it reads in place of parameters that other stages read too."""
-        found: list[Leaves] = [NO_LEAVES for _ in self.runners[0]]
+    def new_leaves(self, keeps_graph: bool) -> dict[Place, Leaves]:
+        """What stages read in place of parameters that other stages, or their copies, read too."""
+        found: dict[Place, Leaves] = {}
         for runner in self.distinct:
+            place = runner.weights.place
             leaves = runner.weights.new_leaves(keeps_graph)
             if leaves:
-                found[runner.stage] = {**leaves, **found[runner.stage]}
+                found[place] = {**leaves, **found.get(place, NO_LEAVES)}
         return found
+
+    def devices(self, stage: int) -> list[torch.device]:
+        """Of a stage's runners, one for each rank that runs it."""
+        lanes = {stages[stage].weights.place: stages[stage].lane for stages in self.runners}
+        return [lane.device for lane in lanes.values()]
 
 
 def micro_batches_of(programs: Sequence[RankProgram]) -> int:
@@ -130,7 +137,7 @@ def prepare(
         runners: per micro-batch, its stages: a model that decides on its data has several variants.
 
     Raises:
-        ScheduleError: if an action updates a stage or runs a second copy of one, or there are not
+        ScheduleError: if an action updates a stage, two ranks run one runner, or there are not
             exactly the stages that the programs speak of.
     """
     computes = [a for p in programs for a in p.actions if isinstance(a, Compute)]
@@ -144,9 +151,9 @@ def prepare(
         raise ScheduleError(
             f"the schedule runs stages {sorted(stages)}, the pipeline has {len(runners[0])}"
         )
-    _require_one_copy(programs)
+    _require_one_rank(programs, runners)
     maker = _Maker(programs, runners)
-    distinct = sorted({runner: None for stages in runners for runner in stages}, key=_stage_of)
+    distinct = sorted({runner: None for stages in runners for runner in stages}, key=_order)
     return Executable(
         ranks=tuple(tuple(maker.instructions(program)) for program in programs),
         routes=tuple(maker.routes),
@@ -158,27 +165,42 @@ def prepare(
     )
 
 
-def _require_one_copy(programs: Sequence[RankProgram]) -> None:
-    homes: dict[int, int] = {}
+def homes_of(programs: Sequence[RankProgram]) -> dict[tuple[int, int], int]:
+    """Stage and micro-batch → the rank that computes it."""
+    return {
+        (action.stage, action.micro_batch): program.rank
+        for program in programs
+        for action in program.actions
+        if isinstance(action, Compute)
+    }
+
+
+def _require_one_rank(
+    programs: Sequence[RankProgram], runners: Sequence[Sequence[StageRunner]]
+) -> None:
+    """No two threads run one stage's runner."""
+    homes: dict[StageRunner, int] = {}
     for program in programs:
         for action in program.actions:
             if isinstance(action, Compute):
-                home = homes.setdefault(action.stage, program.rank)
+                runner = runners[action.micro_batch][action.stage]
+                home = homes.setdefault(runner, program.rank)
                 if home != program.rank:
                     raise ScheduleError(
                         f"{action} on rank {program.rank}: stage {action.stage} runs on rank {home}, "
-                        "and the stages are not prepared for a second copy"
+                        "and there is no second copy of it"
                     )
 
 
 def _changes(distinct: Sequence[StageRunner]) -> Iterator[Changes]:
-    for _, variants in groupby(distinct, key=_stage_of):
+    for _, variants in groupby(distinct, key=_order):
         weights = [runner.weights for runner in variants]
         yield from (shared_changes(weights),) * len(weights)
 
 
-def _stage_of(runner: StageRunner) -> int:
-    return runner.stage
+def _order(runner: StageRunner) -> tuple[int, bool, int]:
+    stage, rank = runner.weights.place
+    return stage, runner.weights.is_copy, rank
 
 
 class _Maker:
@@ -186,12 +208,7 @@ class _Maker:
         self, programs: Sequence[RankProgram], runners: Sequence[Sequence[StageRunner]]
     ) -> None:
         self._runners = runners
-        self._rank_of = {
-            action.stage: program.rank
-            for program in programs
-            for action in program.actions
-            if isinstance(action, Compute)
-        }
+        self._rank_of = homes_of(programs)
         self.routes: dict[Route, int] = {}
 
     def instructions(self, program: RankProgram) -> Iterator[Instruction]:
@@ -217,33 +234,35 @@ class _Maker:
         method = COMPUTES[action.kind]
         runner = self._runners[action.micro_batch][action.stage]
         run: Run = partial(method, runner, action.micro_batch)
-        moves = tuple(self._moves(action, sent))
-        if moves:
-            run = partial(_compute_and_move, run, moves)
+        after = tuple(self._moves(action, sent))
+        if after:
+            run = partial(moves.compute_and_move, run, after)
         if not runner.lane.is_synchronous:
-            run = partial(_on_stream, runner.lane, run)
+            run = partial(moves.on_stream, runner.lane, run)
         label = torch._C._profiler._RecordFunctionFast(f"fxpipe {action}")
         return Instruction(action, run, action.micro_batch, None, label)
 
     def _moves(self, action: Compute, sent: set[tuple[Payload, str, int, int]]) -> Iterator[Run]:
         """What hands values to the stages of the same rank."""
         m, stage = action.micro_batch, action.stage
-        runners, home = self._runners[m], self._rank_of[stage]
+        runners, home = self._runners[m], self._rank_of[stage, m]
         runner = runners[stage]
         if action.kind is Kind.FORWARD:
             for slot, edge in enumerate(runner.ports.writes):
                 for reader in edge.consumers:
-                    if self._rank_of[reader] == home:
+                    if self._rank_of[reader, m] == home:
                         there = runners[reader].ports.read_slot(edge.value)
-                        yield partial(_move_value, stage, slot, reader, there, m)
+                        yield partial(moves.move_value, stage, slot, reader, there, m)
                 if (Payload.ACTIVATION, edge.value, stage, m) not in sent:
-                    yield partial(_drop_value, stage, slot, m)
+                    yield partial(moves.drop_value, stage, slot, m)
         elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
             for slot, edge in enumerate(runner.ports.reads):
                 holder = edge.previous_holder(stage)
-                if edge.is_differentiable and holder != HOST and self._rank_of[holder] == home:
+                if not edge.is_differentiable or holder == HOST:
+                    continue
+                if self._rank_of[holder, m] == home:
                     there = runners[holder].ports.later_slot(edge.value)
-                    yield partial(_move_gradient, stage, slot, holder, there, m)
+                    yield partial(moves.move_gradient, stage, slot, holder, there, m)
 
     def _transfer(self, action: Transfer, is_last: bool) -> Instruction:
         runners = self._runners[action.micro_batch]
@@ -256,13 +275,13 @@ class _Maker:
         m = action.micro_batch
         if action.direction is Direction.SEND:
             slot = (source.ports.write_slot if is_value else source.ports.read_slot)(action.value)
-            send = _send_value if is_value else _send_gradient
+            send = moves.send_value if is_value else moves.send_gradient
             run: Run = partial(
                 send, route, action.source, slot, m, is_last, source.lane if crosses else None
             )
             return Instruction(action, run, m)
         slot = (target.ports.read_slot if is_value else target.ports.later_slot)(action.value)
-        take = _receive_value if is_value else _receive_gradient
+        take = moves.receive_value if is_value else moves.receive_gradient
         lanes = (target.lane, source.lane) if crosses else None
         return Instruction(action, partial(take, route, action.target, slot, m, lanes), m, route)
 
@@ -272,72 +291,7 @@ class _Maker:
             action.value,
             action.source,
             action.target,
-            self._rank_of[action.source],
-            self._rank_of[action.target],
+            self._rank_of[action.source, action.micro_batch],
+            self._rank_of[action.target, action.micro_batch],
         )
         return self.routes.setdefault(key, len(self.routes))
-
-
-# ---- what the instructions do: the step comes last ------------------------------------------------
-
-
-def _compute_and_move(run: Run, moves: tuple[Run, ...], step: Step) -> None:
-    run(step)
-    for move in moves:
-        move(step)
-
-
-def _on_stream(lane: Any, run: Run, step: Step) -> None:
-    with lane.compute():
-        run(step)
-
-
-def _move_value(stage: int, slot: int, reader: int, there: int, m: int, step: Step) -> None:
-    step.frames[reader][m].inputs[there] = step.frames[stage][m].sends[slot]
-
-
-def _drop_value(stage: int, slot: int, m: int, step: Step) -> None:
-    step.frames[stage][m].sends[slot] = None
-
-
-def _move_gradient(stage: int, slot: int, holder: int, there: int, m: int, step: Step) -> None:
-    handed = step.frames[stage][m].handed
-    step.frames[holder][m].later[there] = handed[slot]
-    handed[slot] = None
-
-
-def _send_value(
-    route: int, stage: int, slot: int, m: int, is_last: bool, lane: Any, step: Step
-) -> None:
-    sends = step.frames[stage][m].sends
-    value = sends[slot]
-    if is_last:
-        sends[slot] = None
-    step.transport.send(route, m, value if lane is None else (value, lane.mark()))
-
-
-def _send_gradient(
-    route: int, stage: int, slot: int, m: int, is_last: bool, lane: Any, step: Step
-) -> None:
-    handed = step.frames[stage][m].handed
-    grads = handed[slot]
-    handed[slot] = None
-    step.transport.send(route, m, grads if lane is None else (grads, lane.mark()))
-
-
-def _receive_value(route: int, stage: int, slot: int, m: int, lanes: Any, step: Step) -> None:
-    value = step.transport.receive(route, m)
-    step.frames[stage][m].inputs[slot] = value if lanes is None else _across(value, *lanes)
-
-
-def _receive_gradient(route: int, stage: int, slot: int, m: int, lanes: Any, step: Step) -> None:
-    grads = step.transport.receive(route, m)
-    step.frames[stage][m].later[slot] = grads if lanes is None else _across(grads, *lanes)
-
-
-def _across(message: tuple[Any, Any], lane: Any, source: Any) -> Any:
-    """The value of a message from another lane, readable on this one; its marks are kept."""
-    value, event = message
-    tensors = tensors_in(value)
-    arrived = iter(lane.receive([t.detach() for t in tensors], event, source))
-    return map_tensors(value, lambda t: next(arrived).detach().requires_grad_(t.requires_grad))

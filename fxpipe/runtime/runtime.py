@@ -20,7 +20,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from fxpipe.analysis.reuse import reused_weights
 from fxpipe.errors import ExecutionError, ScheduleError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
@@ -30,22 +29,22 @@ from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.call import Call
-from fxpipe.runtime.for_now import may_hold
+from fxpipe.runtime.copies import bring_together
 from fxpipe.runtime.gather import weighted_loss
-from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
+from fxpipe.runtime.instructions import Executable, homes_of, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
+from fxpipe.runtime.leaves import add_up
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.micro_batch import MicroBatches
-from fxpipe.runtime.ports import Ports
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
 from fxpipe.runtime.rng import step_key
-from fxpipe.runtime.stage import StageRunner
-from fxpipe.runtime.step import Layout, Step
+from fxpipe.runtime.runners import Runners
+from fxpipe.runtime.step import Step
 from fxpipe.runtime.surroundings import CallerState
 from fxpipe.runtime.values import Gradients, tensors_in
-from fxpipe.runtime.weights import Load, StageWeights, add_up, tied_parameters
+from fxpipe.runtime.weights import Load
 
 _BRIEF: Final = 150e-6
 """Seconds. Python's lock goes from thread to thread, and waking one takes some 50 µs: where actions
@@ -77,7 +76,8 @@ class Runtime:
         capture: the recording; its signature, constants and output specs are used.
         programs: one per stage.
         graph: the values between the stages.
-        placement: stage → rank.
+        placement: stage → rank, where the user's tensors are. (Programs may run a stage on other ranks,
+            too: it is copied there.)
         lanes: one per rank.
         backend: runs the ranks.
         load: `fxpipe.codegen.load.load`.
@@ -101,52 +101,22 @@ class Runtime:
     ) -> None:
         self._backend = backend
         self._lanes = lanes
-        tied = tied_parameters(model, programs)
-        self._runners: list[StageRunner] = []
-        names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
-        written = _written_inputs(capture)
-        self._written = tuple(at for at, name in enumerate(names) if name in written)
-        for program in programs:
-            lane = lanes[placement.rank_of(program.stage)]
-            weights = StageWeights(
-                model,
-                program,
-                capture.constants,
-                load,
-                device=lane.device,
-                tied=frozenset(p for p, stages in tied.items() if program.stage in stages),
-                defers_norms=batch_norm == "deferred",
-            )
-            ports = Ports.of(program, graph, names)
-            is_last = program.stage == len(programs) - 1
-            self._runners.append(
-                StageRunner(
-                    program,
-                    ports,
-                    weights,
-                    lane,
-                    is_last=is_last,
-                    written=written,
-                    for_now=may_hold(capture),
-                )
-            )
-        self._layout = Layout(
-            signature=capture.signature,
-            graph=graph,
-            programs=tuple(programs),
-            files=tuple(_file_of(runner.weights.module) for runner in self._runners),
+        self._runners = Runners(
+            model,
+            capture,
+            programs,
+            graph,
+            placement,
+            lanes,
+            load,
             recompute=Recompute(recompute),
+            defers_norms=batch_norm == "deferred",
         )
-        reused = reused_weights(capture, model)
-        for runner in self._runners:
-            runner.layout = self._layout
-            runner.reuses = not reused.isdisjoint(runner.weights.tensors())
-            runner.lane.adopt(runner.weights.tensors())
 
     @property
     def signature(self) -> CallSignature:
         """The shape of a call."""
-        return self._layout.signature
+        return self._runners.layout.signature
 
     def prepare(
         self, programs: Sequence[RankProgram], variants: Sequence[Runtime] | None = None
@@ -163,7 +133,17 @@ class Runtime:
         """
         if variants is None:
             variants = [self] * micro_batches_of(programs)
-        return prepare(programs, [variant._runners for variant in variants])
+        homes = homes_of(programs)
+        return prepare(
+            programs,
+            [
+                [
+                    variant._runners.on(stage, homes.get((stage, m), owner.weights.place[1]))
+                    for stage, owner in enumerate(variant._runners.owners)
+                ]
+                for m, variant in enumerate(variants)
+            ],
+        )
 
     def run_step(
         self,
@@ -273,7 +253,7 @@ class Runtime:
         first, last = batches.inputs[0], batches.inputs[-1]
         return {
             at: first[at].detach().clone()
-            for at in self._written
+            for at in self._runners.written
             if batches.count > 1 and first[at] is last[at]
         }
 
@@ -293,7 +273,10 @@ class Runtime:
                 executable.release(keep=succeeded)
             state.statistics.commit()
             if executable.has_backward and not state.inputs_only:
-                add_up(state.leaves)
+                add_up(state.leaves.values())
+            last, first = executable.devices(-1), executable.devices(0)
+            if len(set(last)) > 1 or len(set(first)) > 1:
+                bring_together(state, last[0], first[0])
 
     def _run_ranks(self, executable: Executable, state: Step) -> None:
         brief = executable.pace.brief
@@ -310,18 +293,3 @@ class Runtime:
             for lane in waits:
                 lane.finish(state.handed_out())
         executable.pace.brief = not waits and state.record.shortest() < _BRIEF
-
-
-def _written_inputs(capture: Capture) -> frozenset[str]:
-    """The placeholders whose memory the model writes into."""
-    nodes = capture.graph.nodes
-    written = {storage for node in nodes for storage in node.meta.get("mutates", ())}
-    inputs = [node for node in nodes if node.op == "placeholder"]
-    return frozenset(
-        node.name for node in inputs if written.intersection(node.meta.get("storages", ()))
-    )
-
-
-def _file_of(stage: Any) -> str:
-    name: str = type(stage).forward.__code__.co_filename
-    return name

@@ -21,7 +21,9 @@ from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any, Final
 
-from torch import nn
+from torch import Tensor, nn
+
+from fxpipe.runtime.leaves import NO_LEAVES, Leaves, leaf_of
 
 Forward = Callable[..., Any]
 
@@ -33,11 +35,13 @@ class Swap:
     Attributes:
         forward: makes the forward from the shell and the forward it would have.
         own_parameters: whether the shell's parameters can be other objects than the module's.
+        own_buffers: the same for its buffers.
         attribute: where a call of the module finds its forward.
     """
 
     forward: Callable[[nn.Module, Forward], Forward] | None = None
     own_parameters: bool = False
+    own_buffers: bool = False
     attribute: str = "forward"
 
     def around(self, forward: Callable[[nn.Module, Forward], Forward]) -> Swap:
@@ -56,10 +60,13 @@ class Shells:
 
     Args:
         swaps: module → what its shell does otherwise.
+        hooks_see_users: whether hooks are called with the user's module, and not with its shell: only
+            where no other thread has shells of the same modules.
     """
 
-    def __init__(self, swaps: Mapping[nn.Module, Swap]) -> None:
+    def __init__(self, swaps: Mapping[nn.Module, Swap], *, hooks_see_users: bool = True) -> None:
         self._swaps = swaps
+        self.hooks_see_users = hooks_see_users
         self._made: dict[nn.Module, Shell | None] = {}
         self._users: dict[nn.Module, nn.Module] = {}
 
@@ -116,9 +123,11 @@ class Shell:
         self._children = children
         self._shells = shells
         self._managed = {"_modules", *_HOOKS}
-        if swap.own_parameters:
-            self._managed.add("_parameters")
-            self.module.__dict__["_parameters"] = user._parameters.copy()
+        owned = (("_parameters", swap.own_parameters), ("_buffers", swap.own_buffers))
+        self._owned = tuple(name for name, owns in owned if owns)
+        for name in self._owned:
+            self._managed.add(name)
+            self.module.__dict__[name] = user.__dict__[name].copy()
         if swap.forward is not None:
             name = swap.attribute
             self._managed.add(name)
@@ -142,7 +151,23 @@ class Shell:
         }
         for name in _HOOKS:
             hooks = getattr(self.user, name)
-            own[name] = self._with_users_module(hooks) if hooks else hooks
+            wraps = hooks and self._shells.hooks_see_users
+            own[name] = self._with_users_module(hooks) if wraps else hooks
+
+    def read(self, leaves: Leaves) -> None:
+        """Let the module read these leaves in place of the user's tensors, if it can have its own.
+
+        Attributes may hold parameters too: recurrent layers have a list of theirs.
+        """
+        if not self._owned:
+            return
+        own, user, followed = self.module.__dict__, self.user.__dict__, self._followed
+        for kind in self._owned:
+            own[kind].clear()
+            own[kind].update({name: leaf_of(leaves, held) for name, held in user[kind].items()})
+        for name in followed.keys() & user.keys():
+            if own.get(name) is followed[name]:
+                followed[name] = own[name] = referring_to(user[name], self._shell_of, leaves)
 
     def _take_attributes(self) -> None:
         own, managed = self.module.__dict__, self._managed
@@ -186,23 +211,28 @@ class Shell:
         return OrderedDict((key, wrap(key, hook)) for key, hook in hooks.items())
 
 
-def referring_to(value: Any, shell_of: Callable[[nn.Module], nn.Module]) -> Any:
-    """An attribute's value that refers to shells where it referred to the users' modules.
+def referring_to(
+    value: Any, shell_of: Callable[[nn.Module], nn.Module], leaves: Leaves = NO_LEAVES
+) -> Any:
+    """An attribute's value that refers to shells, and leaves, where it referred to what is the user's.
 
     It looks into lists, tuples, dictionaries, bound methods, partial functions and what a function
     has closed over. The value itself if there is nothing to change.
     """
-    return _Referring(shell_of).to(value)
+    return _Referring(shell_of, leaves).to(value)
 
 
 class _Referring:
-    def __init__(self, shell_of: Callable[[nn.Module], nn.Module]) -> None:
+    def __init__(self, shell_of: Callable[[nn.Module], nn.Module], leaves: Leaves) -> None:
         self._shell_of = shell_of
+        self._leaves = leaves
         self._open: set[int] = set()  # containers that contain themselves end here
 
     def to(self, value: Any) -> Any:
         if isinstance(value, nn.Module):
             return self._shell_of(value)
+        if self._leaves and isinstance(value, Tensor):
+            return leaf_of(self._leaves, value)
         rebuild = _REBUILD.get(type(value))
         if rebuild is None or id(value) in self._open:
             return value

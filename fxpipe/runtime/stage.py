@@ -112,8 +112,10 @@ class StageRunner:
         else:
             self._forward_with_graph(frame, micro_batch, step)
         for placeholder, copy in work:
-            # No new version of the caller's tensor: its other micro-batches have not been changed.
-            step.inputs[micro_batch][placeholder].data.copy_(copy.detach())
+            # What all micro-batches share is left as the last one leaves it, whoever comes last.
+            if placeholder not in step.originals or micro_batch == len(step.inputs) - 1:
+                # No new version of the caller's tensor: its other micro-batches have not been changed.
+                step.inputs[micro_batch][placeholder].data.copy_(copy.detach())
 
     def _work_on_copies(self, frame: Frame) -> Sequence[tuple[int, torch.Tensor]]:
         """Put copies in place of inputs that the forward writes into.

@@ -14,6 +14,7 @@ from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.runtime.activations import Frame
 from fxpipe.runtime.backend import Transport
 from fxpipe.runtime.batch_norm import Statistics
+from fxpipe.runtime.leaves import Leaves, Place
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.notes import add_notes
 from fxpipe.runtime.recompute import Recompute
@@ -21,7 +22,6 @@ from fxpipe.runtime.record import Record
 from fxpipe.runtime.stage import StageRunner
 from fxpipe.runtime.surroundings import CallerState
 from fxpipe.runtime.values import Gradients
-from fxpipe.runtime.weights import Leaves
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Step:
         loss: what to differentiate; None in a call, whose caller brings the gradients of the outputs.
         keeps_output: whether outputs are kept.
         frames: per stage and micro-batch, what the stage holds.
-        leaves: per stage, what it reads in place of parameters that other stages read too.
+        leaves: what stages read in place of parameters that other stages, or their copies, read too;
+            in the order in which their gradients are added up.
         statistics: what deferred batch norms have seen.
         losses: per micro-batch, not weighted.
         outputs: per micro-batch, the output leaves, sealed.
@@ -82,7 +83,7 @@ class Step:
         runners: Sequence[Sequence[StageRunner]],
         inputs: Sequence[Sequence[Tensor]],
         caller: CallerState,
-        leaves: Sequence[Leaves],
+        leaves: Mapping[Place, Leaves],
         *,
         key: int,
         keeps_graph: bool,
@@ -140,6 +141,7 @@ class Step:
         """Let go of everything that was kept for backward."""
         for frames in self.frames:
             frames.clear()
+        self.statistics.forget()
         self.inputs = ()
         self.losses = []
         self.outputs = []

@@ -49,7 +49,7 @@ def random_swaps(
 def compiled_above(model: nn.Module, path: str) -> str | None:
     """Path of the outermost compiled module on the way to `path`; None if there is none."""
     for prefix in _prefixes(path):
-        if _is_compiled(model.get_submodule(prefix)):
+        if is_compiled(model.get_submodule(prefix)):
             return prefix
     return None
 
@@ -59,7 +59,8 @@ def _prefixes(path: str) -> Iterable[str]:
     return ("", *(".".join(names[: n + 1]) for n in range(len(names))))
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a call of the module runs what `torch.compile` has made of it."""
     if getattr(module, _COMPILED_CALL, None) is not None:
         return True
     # Whoever has a compiled module has imported this already; it takes seconds to import.

@@ -2,8 +2,10 @@
 
 A stage reads the user's own objects, with two exceptions. Modules that hold something to be swapped
 (`fxpipe.runtime.swaps`) are called through shells. And a parameter that several stages read is, in
-each of them, a leaf of its own with the same memory, so that two threads never add to one gradient;
-the leaves' gradients are added to the parameter's at the end, in order of the stages.
+each of them, a leaf of its own (`fxpipe.runtime.leaves`).
+
+A second copy of a stage shares nothing but memory: it calls all modules through shells of its own and
+reads leaves in place of all parameters, and of buffers where it is on another device.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,24 +22,20 @@ from fxpipe.held import generators_of
 from fxpipe.ir.stage import StageProgram
 from fxpipe.runtime.batch_norm import StageNorms, Statistics, can_defer
 from fxpipe.runtime.keyed import KeyedMode
+from fxpipe.runtime.leaves import NO_LEAVES, Leaves, leaf_for, leaf_of
 from fxpipe.runtime.recompute import ChangedBuffers, Found
 from fxpipe.runtime.rng import StageKeys
 from fxpipe.runtime.shells import Shells, Swap
 from fxpipe.runtime.split_swaps import weight_swaps
 from fxpipe.runtime.swaps import random_swaps
-from fxpipe.runtime.weight_pass import Deferring, WeightQueue
+from fxpipe.runtime.weight_pass import Deferring
+from fxpipe.runtime.weight_queue import WeightQueue
 
 if TYPE_CHECKING:
     from fxpipe.runtime.step import Step
 
 Load: TypeAlias = Callable[[StageProgram, Mapping[str, Any]], Any]
 """`fxpipe.codegen.load.load`: a program and its bindings → an object with a ``forward``."""
-
-Leaves: TypeAlias = Mapping[Tensor, Tensor]
-"""Parameter read by several stages → the leaf that one stage reads in its place."""
-
-
-NO_LEAVES: Final[Leaves] = {}
 
 
 class StageWeights:
@@ -46,7 +44,8 @@ class StageWeights:
     Attributes:
         module: the stage itself.
         changed: the buffers its forward changes.
-        device: where it runs.
+        place: stage and rank.
+        is_copy: whether the user's tensors belong to another rank, which runs the stage too.
     """
 
     def __init__(
@@ -59,11 +58,15 @@ class StageWeights:
         device: torch.device,
         tied: frozenset[Tensor] = frozenset(),
         defers_norms: bool = True,
+        rank: int = 0,
+        is_copy: bool = False,
     ) -> None:
         self._model = model
         self._program = program
         self._device = device
         self._tied = tied
+        self.place = (program.stage, rank)
+        self.is_copy = is_copy
         self._keys = StageKeys()
         self._norms = StageNorms()
         self._draws = bool(program.random) or program.needs_keys
@@ -71,12 +74,13 @@ class StageWeights:
         self._splits = bool(program.split_layers or program.split_scopes or program.needs_deferring)
         called = [model.get_submodule(path) for path in program.modules.values()]
         self._deferred = _deferred_norms(called) if defers_norms else []
-        self._shells = Shells(self._swaps(called, device))
+        self._shells = Shells(self._swaps(called, device), hooks_see_users=not is_copy)
         self.module = load(program, self._bindings(constants, device))
         self._attributes: MutableMapping[str, Any] = self.module.__dict__
         self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
-        self.changing = [name for name in program.buffers if not _is_trained(model, name)]
-        self.modules = _buffers_of(called, self._deferred)
+        names = () if is_copy else program.buffers
+        self.changing = [name for name in names if not _is_trained(model, name)]
+        self.modules = [] if is_copy else _buffers_of(called, self._deferred)
         self.use(shared_changes([self]))
         self._leaves: Leaves = NO_LEAVES
         self._python = generators_of(called) if program.draws_python else None
@@ -90,8 +94,10 @@ class StageWeights:
         for module, make in split.items():
             swaps[module] = swaps.get(module, Swap()).around(make)
         for module in (module for root in called for module in root.modules()):
-            if any(parameter in self._tied for parameter in module._parameters.values()):
-                swaps[module] = replace(swaps.get(module, Swap()), own_parameters=True)
+            shares = any(parameter in self._tied for parameter in module._parameters.values())
+            if shares or self.is_copy:
+                swap = swaps.get(module, Swap())
+                swaps[module] = replace(swap, own_parameters=True, own_buffers=self.is_copy)
         return swaps
 
     def _bindings(self, constants: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
@@ -114,7 +120,7 @@ class StageWeights:
 
     def _current(self, name: str) -> Any:
         holder, key = owner_of(self._model, name)
-        return _leaf(self._leaves, holder[key])
+        return leaf_of(self._leaves, holder[key])
 
     def _keyed(self, scope: str, first_draw: int) -> KeyedMode:
         return KeyedMode(self._keys.scope(scope), first_draw)
@@ -152,14 +158,10 @@ class StageWeights:
             shell.write_back()
 
     def new_leaves(self, keeps_graph: bool) -> Leaves:
-        """A leaf for each parameter that other stages read too: with the same memory, if it is here."""
-        if not self._tied:
-            return NO_LEAVES
-        return {
-            parameter: nn.Parameter(parameter.detach().to(self._device), parameter.requires_grad)
-            for parameter in self._tied
-            if (keeps_graph and parameter.requires_grad) or parameter.device != self._device
-        }
+        """A leaf for each tensor that others read too: with the same memory, if it is here."""
+        shared = self.tensors() if self.is_copy else self._tied
+        made = ((t, leaf_for(t, self._device, keeps_graph=keeps_graph)) for t in shared)
+        return {tensor: leaf for tensor, leaf in made if leaf is not None} or NO_LEAVES
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers that the stage reads."""
@@ -175,13 +177,9 @@ class StageWeights:
         """Let the stage read these leaves in place of their parameters."""
         self._leaves = leaves
         for shell in self._shells:
-            own = shell.module._parameters
-            if own is not shell.user._parameters:
-                own.clear()
-                for name, parameter in shell.user._parameters.items():
-                    own[name] = _leaf(leaves, parameter)
+            shell.read(leaves)
         for local, (holder, key) in self._tensors.items():
-            self._attributes[local] = _leaf(leaves, holder[key])
+            self._attributes[local] = leaf_of(leaves, holder[key])
 
     # ---- per micro-batch -------------------------------------------------------------------------
 
@@ -242,7 +240,7 @@ class StageWeights:
             self._norms.begin(statistics, micro_batch)
 
     def _follow_leaves(self, step: Step) -> None:
-        leaves = step.leaves[self._program.stage]
+        leaves = step.leaves.get(self.place, NO_LEAVES)
         if leaves is not self._leaves:
             self._read(leaves)
 
@@ -306,10 +304,6 @@ def _deferred_norms(called: Iterable[nn.Module]) -> list[nn.Module]:
     return list(found)
 
 
-def _leaf(leaves: Leaves, parameter: Any) -> Any:
-    return leaves.get(parameter, parameter) if isinstance(parameter, Tensor) else parameter
-
-
 def tied_parameters(
     model: nn.Module, programs: Sequence[StageProgram]
 ) -> dict[Tensor, tuple[int, ...]]:
@@ -326,18 +320,3 @@ def tied_parameters(
     return {
         parameter: tuple(sorted(stages)) for parameter, stages in readers.items() if len(stages) > 1
     }
-
-
-def add_up(leaves: Sequence[Leaves]) -> None:
-    """Add what the stages' leaves have accumulated to the parameters' gradients, in stage order.
-
-    It goes through autograd, so that hooks of the parameters are called.
-
-    Args:
-        leaves: per stage.
-    """
-    for of_stage in leaves:
-        for parameter, leaf in of_stage.items():
-            if leaf.grad is not None:
-                grad, leaf.grad = leaf.grad, None
-                torch.autograd.backward((parameter,), (grad.to(parameter.device),))

@@ -60,7 +60,7 @@ def test_every_kind_can_be_computed() -> None:
     assert set(COMPUTES) == set(Kind)
 
 
-def test_a_second_copy_of_a_stage_is_refused() -> None:
+def test_two_ranks_do_not_run_one_runner() -> None:
     with pytest.raises(ScheduleError, match="0F1 on rank 1: stage 0 runs on rank 0"):
         executable(chimera(2, 2, 2), 2)
 

@@ -10,14 +10,9 @@ from torch import Tensor, nn
 from fxpipe.ir.stage import RandomScope, StageProgram
 from fxpipe.runtime.batch_norm import Statistics
 from fxpipe.runtime.keyed import keyed_dropout
+from fxpipe.runtime.leaves import NO_LEAVES
 from fxpipe.runtime.rng import mix, scope_hash, step_key
-from fxpipe.runtime.weights import (
-    NO_LEAVES,
-    StageWeights,
-    add_up,
-    owner_of,
-    tied_parameters,
-)
+from fxpipe.runtime.weights import StageWeights, owner_of, tied_parameters
 from tests.unit.runtime.stages import HandWritten, program
 
 
@@ -44,7 +39,7 @@ def weights(model: nn.Module, of: StageProgram, **options: Any) -> StageWeights:
 def step(**fields: Any) -> Any:
     usual = {
         "key": step_key(1, 2),
-        "leaves": [NO_LEAVES],
+        "leaves": {},
         "statistics": Statistics(),
         "keeps": lambda micro_batch: True,
     }
@@ -149,8 +144,8 @@ def tied_stages(model: Model) -> list[StageWeights]:
 def test_each_stage_has_leaves_of_its_own_with_the_same_memory() -> None:
     model = Model()
     stages = tied_stages(model)
-    leaves = [stage.new_leaves(True) for stage in stages]
-    assert leaves[1] is NO_LEAVES
+    leaves = {stage.place: stage.new_leaves(True) for stage in stages}
+    assert leaves[1, 0] is NO_LEAVES
     for at in (0, 2):
         stages[at].begin(step(leaves=leaves), 0, reruns=False)
     embed, head = stages[0].module.embed, stages[2].module.head
@@ -172,24 +167,6 @@ def test_leaves_only_where_gradients_are_wanted() -> None:
     stage = tied_stages(model)[0]
     assert set(stage.new_leaves(True)) == {model.embed.weight}
     assert stage.new_leaves(False) == {}
-
-
-def test_gradients_are_added_in_stage_order_through_the_parameters_hooks() -> None:
-    parameter = nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.tensor([1e8])
-    seen: list[float] = []
-    after: list[float] = []
-    parameter.register_hook(lambda grad: seen.append(grad.item()))
-    parameter.register_post_accumulate_grad_hook(lambda p: after.append(p.grad.item()))
-    leaves = []
-    for value in (-1e8, None, 1.0):
-        leaf = nn.Parameter(torch.zeros(1))
-        leaf.grad = None if value is None else torch.tensor([value])
-        leaves.append({parameter: leaf})
-    add_up([*leaves, NO_LEAVES])
-    assert seen == [-1e8, 1.0]
-    assert after == [0.0, 1.0]
-    assert all(leaf.grad is None for each in leaves for leaf in each.values())
 
 
 def test_new_objects_are_followed() -> None:
