@@ -111,8 +111,9 @@ ScheduleName: TypeAlias = Annotated[
     str,
     typer.Option(
         "--schedule",
-        help="A name (gpipe, 1f1b, forward), a file with a line of actions per rank ('0F0 0B0'), "
-        "a saved one (.json), or MODULE:FUNCTION of stages, ranks, micro-batches.",
+        help="A name ('fxpipe schedule --list' has them all), a file with a line of actions per rank "
+        "('0F0 0B0'), torch's (.csv), a saved one (.json), or MODULE:FUNCTION of stages, ranks, "
+        "micro-batches.",
     ),
 ]
 

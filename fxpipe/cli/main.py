@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fxpipe.cli import graph, plan, run, simulate, stages, trace
+from fxpipe.cli import graph, plan, run, schedule, simulate, stages, trace
 from fxpipe.errors import FxPipeError
 
 
@@ -49,5 +49,6 @@ app.command(epilog=trace.EXAMPLES)(trace.trace)
 app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=graph.EXAMPLES)(graph.graph)
 app.command(epilog=stages.EXAMPLES)(stages.stages)
+app.command(epilog=schedule.EXAMPLES)(schedule.schedule)
 app.command(epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command(epilog=run.EXAMPLES)(run.run)

@@ -26,7 +26,7 @@ from fxpipe.cli.arguments import (
 from fxpipe.cli.example import load_example
 from fxpipe.cli.line import make_line, predict
 from fxpipe.cli.ranks import chunk_count, device_names, stage_count
-from fxpipe.cli.schedules import read_schedule
+from fxpipe.cli.schedules import read_schedule, title
 from fxpipe.cli.show import step_line, write
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.serial import to_json
@@ -77,12 +77,13 @@ def plan(
         mode=mode,
         dynamic=dynamic,
     )
-    timeline = predict(
-        made.graph, made.stage_costs(), read_schedule(schedule), Cluster.local(names), count
-    )
+    order = read_schedule(schedule)
+    timeline = predict(made.graph, made.stage_costs(), order, Cluster.local(names), count)
     typer.echo(f"{made.capture}\n{made.costs}\n")
     typer.echo(f"{made.table(len(names))}\n")
     typer.echo(rank_table(timeline))
-    typer.echo(f"\n{schedule}, {count} micro-batches, predicted: {step_line(timeline)}")
+    typer.echo(
+        f"\n{title(order, schedule)}, {count} micro-batches, predicted: {step_line(timeline)}"
+    )
     if save is not None:
         write(save, to_json(made.plan))

@@ -24,17 +24,16 @@ from fxpipe.cli.arguments import (
 )
 from fxpipe.cli.example import load_example
 from fxpipe.cli.inputs import read_dynamic
-from fxpipe.cli.line import predict, split_names
+from fxpipe.cli.line import split_names
 from fxpipe.cli.ranks import chunk_count, device_names, stage_count
-from fxpipe.cli.schedules import read_schedule
-from fxpipe.cli.show import step_line, write
-from fxpipe.ir.cluster import Cluster
+from fxpipe.cli.schedules import read_schedule, title
+from fxpipe.cli.show import write
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.serial import from_json
 from fxpipe.ir.timeline import Timeline
+from fxpipe.simulator.compare import compare
 from fxpipe.viz.chrome import chrome_trace
-from fxpipe.viz.text import compare_table
-from fxpipe.viz.timeline_svg import timeline_svg
+from fxpipe.viz.overlay_svg import overlay_svg
 from fxpipe.viz.units import seconds_text
 
 if TYPE_CHECKING:
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-fxpipe run my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8 --out unet_run
+fxpipe run my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8
+fxpipe run my.models:unet -i 'f32[16,3,64,64]' --devices 2 --timeline --out unet_run
 """
 
 
@@ -60,8 +60,22 @@ def run(
     schedule: ScheduleName = "1f1b",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for the timelines.", show_default=False),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Draw as --timeline does, into this folder.",
+            file_okay=False,
+            show_default=False,
+        ),
     ] = None,
+    timeline: Annotated[
+        bool,
+        typer.Option(
+            "--timeline",
+            help="Draw the fastest step, each rank's measured row over its predicted one: timeline.svg "
+            "and timeline.json (for ui.perfetto.dev), into --out or the current folder.",
+        ),
+    ] = False,
     high: High = 2,
     seed: Seed = 0,
     mode: Mode = "auto",
@@ -90,7 +104,7 @@ def run(
         capture=mode,
         dynamic=read_dynamic(dynamic),
     ) as pipe:
-        timelines = []
+        timelines: list[Timeline] = []
         for step in range(steps):
             batch = (example.args, example.kwargs)
             result = pipe.step(inputs=batch, loss_fn=_loss, keep_output=False)
@@ -100,17 +114,14 @@ def run(
             took = seconds_text(result.timeline.makespan)
             typer.echo(f"step {step}: loss {float(result.loss):.6g}, {took}")
         measured = min(timelines, key=lambda timeline: timeline.makespan)
-        drawn: tuple[Timeline, ...] = (measured,)
-        costs, plan, graph = pipe.costs, pipe.plan, pipe.stage_graph
-    if costs is not None:
-        stage_costs = [costs.over(plan.nodes_of(stage)) for stage in range(num_stages)]
-        predicted = predict(graph, stage_costs, order, Cluster.local(names), count)
-        typer.echo(f"\n{compare_table(predicted, measured)}\n")
-        drawn = (predicted, measured)
-    typer.echo(f"{schedule}, {count} micro-batches, measured: {step_line(measured)}")
-    if out is not None:
-        write(out / "timeline.svg", timeline_svg(*drawn))
-        write(out / "timeline.json", chrome_trace(measured))
+        predicted = pipe.predict(count)
+        beside = compare(measured, predicted, pipe.stage_graph, pipe.schedule)
+    of = f"the fastest of {steps} steps" if steps > 1 else "one step"
+    typer.echo(f"\n{title(order, schedule)}, {count} micro-batches, {of}:\n{beside}")
+    if timeline or out is not None:
+        folder = out or Path()
+        write(folder / "timeline.svg", overlay_svg(measured, predicted))
+        write(folder / "timeline.json", chrome_trace(measured, predicted))
 
 
 def _loss(output: Any, target: Any) -> Tensor:

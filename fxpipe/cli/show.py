@@ -20,7 +20,14 @@ def step_line(timeline: Timeline) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, make its folder, say so."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    """Write a file, make its folder, say so.
+
+    Raises:
+        typer.BadParameter: if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from error
     typer.echo(f"wrote {path}")

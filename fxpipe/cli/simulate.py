@@ -23,16 +23,17 @@ from fxpipe.cli.arguments import (
     Stages,
 )
 from fxpipe.cli.example import load_example
+from fxpipe.cli.grid import common_unit, print_grid
 from fxpipe.cli.line import make_line, predict
 from fxpipe.cli.ranks import chunk_count, device_names, stage_count
-from fxpipe.cli.schedules import read_schedule
+from fxpipe.cli.schedules import read_schedule, title
 from fxpipe.cli.show import step_line, write
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
 from fxpipe.ir.serial import to_json
 from fxpipe.schedules.linear import linear
 from fxpipe.viz.chrome import chrome_trace
-from fxpipe.viz.text import grid, rank_table
+from fxpipe.viz.text import rank_table
 from fxpipe.viz.timeline_svg import timeline_svg
 from fxpipe.viz.units import bytes_text
 
@@ -49,7 +50,7 @@ def simulate(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODULE:FACTORY]",
+            metavar="MODULE:FACTORY",
             help="A model, for its costs. Without one, a chain of equal stages.",
             show_default=False,
         ),
@@ -89,16 +90,17 @@ def simulate(
     evaluation: Evaluation = False,
     mode: Mode = "auto",
 ) -> None:
-    """Predict a step: its grid, its length, its bubble, what the ranks keep."""
+    """Predict a step: its grid, its length, its bubble, what the ranks keep.
+
+    'fxpipe schedule' compares schedules without a model, in units of time, and writes them to files.
+    """
     names = device_names(devices)
-    count = stage_count(stages, len(names))
+    count, order = stage_count(stages, len(names)), read_schedule(schedule)
     if model is None:
         micro_batches = chunk_count(chunks, len(names))
         cost = StageCost(forward, backward, backward / 2, saved_bytes=1)
         cluster = Cluster(len(names), latency, bandwidth)
-        timeline = predict(
-            linear(count), [cost] * count, read_schedule(schedule), cluster, micro_batches
-        )
+        timeline = predict(linear(count), [cost] * count, order, cluster, micro_batches)
     else:
         example = load_example(model, inputs, high, seed, evaluation)
         micro_batches = chunk_count(chunks, len(names), example.rows())
@@ -113,12 +115,12 @@ def simulate(
             dynamic=dynamic,
         )
         cluster = Cluster(len(names), latency, bandwidth, speeds=Cluster.local(names).speeds)
-        timeline = predict(
-            made.graph, made.stage_costs(), read_schedule(schedule), cluster, micro_batches
-        )
-    typer.echo(f"{grid(timeline, columns=60)}\n")
-    typer.echo(f"{rank_table(timeline, _micro_batches if model is None else bytes_text)}\n")
-    typer.echo(f"{schedule}, {micro_batches} micro-batches, predicted: {step_line(timeline)}")
+        timeline = predict(made.graph, made.stage_costs(), order, cluster, micro_batches)
+    print_grid(timeline, common_unit(timeline) if model is None else None)
+    typer.echo(f"\n{rank_table(timeline, _micro_batches if model is None else bytes_text)}\n")
+    typer.echo(
+        f"{title(order, schedule)}, {micro_batches} micro-batches, predicted: {step_line(timeline)}"
+    )
     for path, text in ((svg, timeline_svg), (chrome, chrome_trace), (save, to_json)):
         if path is not None:
             write(path, text(timeline))

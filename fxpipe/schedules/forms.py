@@ -1,4 +1,4 @@
-"""What is known of the schedules with names: the stages they are made for, the counts, the closed forms."""
+"""What is known of the schedules with names: which counts they are made for, what ranks keep."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class Form:
 
     Attributes:
         stages_per_rank: that it is made for; it takes others, too.
-        counts: which numbers it takes, or is at its best with.
+        best: the numbers it is at its best with; it takes others, too.
         peak: the activations that a rank keeps at most, those of all its stages for one micro-batch
             being one (input halves release nothing); None where no closed form holds.
         formula: `peak` as text, with p, v, m and the rank r.
         is_bound: whether a rank may keep less.
+        needs_even_ranks: whether it is refused for an odd number of ranks.
     """
 
     stages_per_rank: int
-    counts: str
+    best: str
     peak: Peak
     formula: str
     is_bound: bool = False
+    needs_even_ranks: bool = False
 
 
 def summary(name: str) -> str:
@@ -91,28 +93,28 @@ def _chimera(p: int, v: int, m: int, rank: int) -> float | None:
     return p // 2 + 1 + min(rank, p - 1 - rank) if v == 1 and m % p == 0 else None
 
 
-_ANY: Final = "any"
-_EVEN: Final = "an even number of ranks"
-_ROUNDS: Final = "any; best if p divides m"
-
 FORMS: Final[Mapping[str, Form]] = {
-    "gpipe": Form(1, _ANY, lambda p, v, m, rank: m, "m"),
-    "1f1b": Form(1, _ANY, _one_f_one_b, "min(p - r, m)"),
-    "eager-1f1b": Form(1, _ANY, _eager, "min(2 (p - r) - 1, m)"),
+    "gpipe": Form(1, "", lambda p, v, m, rank: m, "m"),
+    "1f1b": Form(1, "m >= p", _one_f_one_b, "min(p - r, m)"),
+    "eager-1f1b": Form(1, "m >= 2 p", _eager, "min(2 (p - r) - 1, m)"),
     "interleaved-1f1b": Form(
-        2, _ROUNDS, _interleaved, "min((v - 1) p + 2 (p - 1 - r) + 1, m v) / v"
+        2, "p divides m", _interleaved, "min((v - 1) p + 2 (p - 1 - r) + 1, m v) / v"
     ),
-    "looped-bfs": Form(2, _ANY, lambda p, v, m, rank: m, "m"),
-    "zb-h1": Form(1, "any; best if m >= p", _zb_h1, "p"),
-    "zb-h2": Form(1, "any; best if m >= 2 p - 1", _zb_h2, "2 p - 1"),
-    "zb-v": Form(2, "any; best if m >= 2 p - 1", _zb_v, "p"),
-    "v-half": Form(2, _ANY, _v_half, "(p + 2) // 2", is_bound=True),
-    "v-min": Form(2, _ANY, _v_min, "(p + 4) // 3", is_bound=True),
-    "interleaved-zb": Form(2, _ROUNDS, _interleaved_zb, "p"),
-    "dualpipe-v": Form(2, "any; best if m >= 2 p", _dualpipe_v, "p + 1/2", is_bound=True),
-    "dualpipe": Form(1, f"{_EVEN}; best if m >= 2 p", _dualpipe, "p + 1"),
-    "chimera": Form(1, f"{_EVEN}; best if p divides m", _chimera, "p / 2 + 1 + min(r, p - 1 - r)"),
-    "hanayo": Form(2, _ANY, lambda p, v, m, rank: p if v % 2 == 0 else None, "p", is_bound=True),
-    "forward": Form(1, _ANY, lambda p, v, m, rank: 0, "0"),
+    "looped-bfs": Form(2, "m >= p", lambda p, v, m, rank: m, "m"),
+    "zb-h1": Form(1, "m >= p", _zb_h1, "p"),
+    "zb-h2": Form(1, "m >= 2 p - 1", _zb_h2, "2 p - 1"),
+    "zb-v": Form(2, "m >= 2 p - 1", _zb_v, "p"),
+    "v-half": Form(2, "m >= 2 p", _v_half, "(p + 2) // 2", is_bound=True),
+    "v-min": Form(2, "m >= 2 p", _v_min, "(p + 4) // 3", is_bound=True),
+    "interleaved-zb": Form(2, "p divides m", _interleaved_zb, "p"),
+    "dualpipe-v": Form(2, "m >= 2 p", _dualpipe_v, "p + 1/2", is_bound=True),
+    "dualpipe": Form(1, "m even and >= 2 p", _dualpipe, "p + 1", needs_even_ranks=True),
+    "chimera": Form(
+        1, "p divides m", _chimera, "p / 2 + 1 + min(r, p - 1 - r)", needs_even_ranks=True
+    ),
+    "hanayo": Form(
+        2, "p divides m", lambda p, v, m, rank: p if v % 2 == 0 else None, "p", is_bound=True
+    ),
+    "forward": Form(1, "", lambda p, v, m, rank: 0, "0"),
 }
 """Schedule → what is known of it."""

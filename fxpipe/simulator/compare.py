@@ -22,33 +22,32 @@ class Comparison:
 
     Attributes:
         measured: per rank.
-        predicted: per rank; empty if nothing was predicted.
+        predicted: per rank.
     """
 
     measured: tuple[RankTimes, ...]
-    predicted: tuple[RankTimes, ...] = ()
+    predicted: tuple[RankTimes, ...]
 
     def __str__(self) -> str:
         rows = []
-        for rank, times in enumerate(self.measured):
-            rows.append((str(rank), "measured", *_cells(times, self.measured)))
-            if rank < len(self.predicted):
-                rows.append(("", "predicted", *_cells(self.predicted[rank], self.predicted)))
+        for rank, (measured, predicted) in enumerate(
+            zip(self.measured, self.predicted, strict=True)
+        ):
+            rows.append((str(rank), "measured", *_cells(measured, self.measured)))
+            rows.append(("", "predicted", *_cells(predicted, self.predicted)))
         right = set(_HEADERS) - {""}
         return "\n".join([*self._head(), "", table(_HEADERS, rows, right=right)])
 
     def _head(self) -> Iterator[str]:
-        measured = _step(self.measured)
         yield f"measured   {_facts(self.measured)}"
-        if self.predicted:
-            yield f"predicted  {_facts(self.predicted)}"
-            if predicted := _step(self.predicted):
-                yield f"measured / predicted: {measured / predicted:.2f}"
+        yield f"predicted  {_facts(self.predicted)}"
+        if predicted := _step(self.predicted):
+            yield f"measured / predicted: {_step(self.measured) / predicted:.2f}"
 
 
 def compare(
     measured: Timeline,
-    predicted: Timeline | None,
+    predicted: Timeline,
     graph: StageGraph,
     schedule: Schedule | None = None,
 ) -> Comparison:
@@ -56,12 +55,11 @@ def compare(
 
     Args:
         measured: what ran: `fxpipe.StepResult.timeline`.
-        predicted: what was expected: `fxpipe.Pipeline.predict`; None if nothing was.
+        predicted: what was expected of as many ranks: `fxpipe.Pipeline.predict`.
         graph: the stages and the values between them.
         schedule: of both; knows the fused cells, if there are any.
     """
-    expected = () if predicted is None else rank_times(predicted, graph, schedule)
-    return Comparison(rank_times(measured, graph, schedule), expected)
+    return Comparison(rank_times(measured, graph, schedule), rank_times(predicted, graph, schedule))
 
 
 def imbalance(times: RankTimes, ranks: Sequence[RankTimes]) -> float:

@@ -48,10 +48,10 @@ def rank_times(
 ) -> tuple[RankTimes, ...]:
     """Where each rank's time went, of a step that was predicted or measured.
 
-    Transfers need not be in the timeline: what counts is the time between the end of the computation that
-    made a value on another rank, and the start of the one that reads it. In a measured step that is all it
-    takes to hand a value over, waking up included. Transfers that are over before the rank is free hold
-    nobody up, and are not counted.
+    Transfers need not be in the timeline: what counts is the time between the end of the computation
+    that made a value on another rank, and the start of the one that reads it. In a measured step that is
+    all it takes to hand a value over, waking up included. Transfers that are over before the rank is
+    free hold nobody up, and are not counted.
 
     Args:
         timeline: of one step.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fxpipe.ir.action import Compute, Kind
 from fxpipe.ir.timeline import Timeline
-from fxpipe.viz.cells import Cell, cells, has_several
+from fxpipe.viz.cells import Cell, cells, has_several, name_of, shortest
 from fxpipe.viz.palette import KIND_CODES, KIND_NAME
 from fxpipe.viz.text import cell_text
 
@@ -47,26 +47,44 @@ def terminal_grid(
     words = [[cell_text(cell, several) for cell in row] for row in rows]
     size = 1 + max((len(word) for row in words for word in row), default=1)
     count = max(map(len, rows), default=0)
-    labels = [f"rank {rank}" for rank in range(len(rows))]
-    margin = 2 + max(map(len, labels), default=0)
-    room = (width - margin) // size
+    margin = _margin(timeline)
+    room = _room(width - margin, size)
     if room < _FEWEST:
         least = margin + _FEWEST * size
         return f"(a line of {width} characters has no room for the grid: it takes {least} at least)"
-    room -= room % _EVERY if room > _EVERY else 0
     starts = range(0, count, room)
     drawn = []
     for start in starts[:blocks]:
         part = range(start, min(start + room, count))
         lines = ["time".ljust(margin) + _times(part, size, unit, clock)]
-        for label, row in zip(labels, rows, strict=True):
+        for rank, row in enumerate(rows):
             line = "".join(_drawn(row, at, size, several, colour) for at in part)
-            lines.append(label.ljust(margin) + (line if colour else line.rstrip()))
+            lines.append(f"rank {rank}".ljust(margin) + (line if colour else line.rstrip()))
         drawn.append("\n".join(lines))
     if len(starts) > blocks:
         left = count - blocks * room
         drawn.append(f"({left} more columns: a wider terminal shows more of them, a drawing all)")
     return "\n\n".join(drawn)
+
+
+def fitting_unit(timeline: Timeline, width: int) -> float:
+    """Seconds per cell with which a grid is one block, if computations are not longer."""
+    several = has_several(timeline)
+    ranks = range(timeline.num_ranks)
+    actions = [span.action for rank in ranks for span in timeline.compute_spans(rank)]
+    names = [name_of(action, several) for action in actions if isinstance(action, Compute)]
+    room = _room(width - _margin(timeline), 1 + max(map(len, names), default=1))
+    return max(shortest(timeline), timeline.makespan / max(room, _FEWEST))
+
+
+def _margin(timeline: Timeline) -> int:
+    return len(f"rank {max(0, timeline.num_ranks - 1)}  ")
+
+
+def _room(width: int, size: int) -> int:
+    """Columns of `size` characters."""
+    room = width // size
+    return room - room % _EVERY if room > _EVERY else room
 
 
 def _times(part: Sequence[int], size: int, unit: float, clock: Callable[[float], str]) -> str:

@@ -9,7 +9,7 @@ from click.testing import Result
 from fxpipe.errors import PartitionError
 
 CLI = Callable[..., Result]
-COMMANDS = ("trace", "plan", "graph", "stages", "simulate", "run")
+COMMANDS = ("trace", "plan", "graph", "stages", "schedule", "simulate", "run")
 
 
 def test_help_lists_every_command(fxpipe: CLI) -> None:

@@ -89,8 +89,8 @@ def test_choices_that_do_not_exist(fxpipe: CLI) -> None:
         in fxpipe("plan", MODEL, "--costs", "guess", code=2).output
     )
     assert (
-        "there is no schedule '2f2b'; known are"
-        in fxpipe("plan", MODEL, "--costs", "estimate", "--schedule", "2f2b", code=1).output
+        "there is no schedule '2f2b'; did you mean 1f1b?"
+        in fxpipe("plan", MODEL, "--costs", "estimate", "--schedule", "2f2b", code=2).output
     )
     assert (
         "tests.unit.cli.models has no 'gone'"

@@ -17,9 +17,10 @@ CLI = Callable[..., Result]
 def test_without_a_model(fxpipe: CLI) -> None:
     output = fxpipe("simulate", "--devices", "3", "--chunks", "4", "--backward", "1").output
     assert output.startswith(
-        "F0  F1  F2  .   .   B0  F3  B1  .   B2  .   B3\n"
-        ".   F0  F1  .   B0  F2  B1  F3  B2  .   B3  .\n"
-        ".   .   F0  B0  F1  B1  F2  B2  F3  B3  .   .\n"
+        "time    0 s            5 s            10 s\n"
+        "rank 0  F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3\n"
+        "rank 1  .  F0 F1 .  B0 F2 B1 F3 B2 .  B3 .\n"
+        "rank 2  .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .\n"
     )
     assert "3 micro-batches" in output
     assert (
@@ -31,7 +32,7 @@ def test_without_a_model(fxpipe: CLI) -> None:
 def test_a_schedule_of_my_own(fxpipe: CLI) -> None:
     Path("mine.txt").write_text("0F0 0B0 0F1 0B1\n1F0 1B0 1F1 1B1\n")
     output = fxpipe("simulate", "--schedule", "mine.txt", "--chunks", "2", "--backward", "1").output
-    assert output.startswith("F0  .   .   B0  F1  .   .   B1\n")
+    assert "\nrank 0  F0 .  .  B0 F1 .  .  B1\n" in output
 
 
 def test_an_illegal_schedule_says_why(fxpipe: CLI) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fxpipe.errors import UnsupportedCountsError
 from fxpipe.schedules.forms import FORMS, summary
 from fxpipe.schedules.registry import SCHEDULES
 from fxpipe.simulator.unit import unit_timeline
@@ -15,7 +16,9 @@ def test_there_is_one_for_every_name() -> None:
 def test_what_ranks_keep_is_as_the_form_says(name: str) -> None:
     form, found = FORMS[name], 0
     for p in (1, 2, 3, 4):
-        if p % 2 and "even" in form.counts:
+        if p % 2 and form.needs_even_ranks:
+            with pytest.raises(UnsupportedCountsError):
+                SCHEDULES[name](p, p, 4)
             continue
         for v in (1, 2, 3):
             for m in (1, 2, p, 2 * p, 2 * p + 1, 3 * p):

@@ -25,12 +25,6 @@ def test_measured_stands_beside_predicted() -> None:
     ]
 
 
-def test_without_a_prediction_the_measured_step_stands_alone() -> None:
-    text = str(compare(MEASURED, None, linear(2)))
-    assert "predicted" not in text
-    assert text.count("measured") == 3
-
-
 def test_imbalance_is_a_ranks_share_of_the_work() -> None:
     ranks = [RankTimes(busy, 0.0, 0.0, 0.0) for busy in (1.0, 3.0)]
     assert [imbalance(times, ranks) for times in ranks] == [0.5, 1.5]

@@ -1,0 +1,183 @@
+"""The schedule that the options of ``fxpipe schedule`` describe."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cached_property
+
+import typer
+
+from fxpipe.cli.rank_cost import RankCost
+from fxpipe.cli.schedules import read_schedule
+from fxpipe.ir.cluster import Cluster
+from fxpipe.ir.cost import StageCost
+from fxpipe.ir.plan import Placement
+from fxpipe.ir.schedule import Schedule
+from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.check import check
+from fxpipe.schedules.forms import FORMS
+from fxpipe.schedules.linear import linear
+from fxpipe.schedules.links import check_programs
+from fxpipe.schedules.lower import lower
+from fxpipe.schedules.registry import SCHEDULES, Generator, resolve
+from fxpipe.simulator.engine import simulate
+
+RANKS, MICRO_BATCHES = 4, 8
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers as far as they are given.
+
+    Attributes:
+        ranks: number of ranks.
+        micro_batches: number of micro-batches.
+        stages: number of stages.
+        placement: ``"loop"``, ``"fold"``, or ranks with commas.
+    """
+
+    ranks: int | None = None
+    micro_batches: int | None = None
+    stages: int | None = None
+    placement: str | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A legal schedule on a clock.
+
+    Attributes:
+        schedule: on a chain of stages.
+        costs: of each stage.
+        cost: of a rank.
+    """
+
+    schedule: Schedule
+    costs: tuple[StageCost, ...]
+    cost: RankCost
+
+    @property
+    def stages_per_rank(self) -> float:
+        """Stages that a micro-batch meets on a rank."""
+        return self.schedule.num_stages / self.schedule.num_ranks
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The step; times are in units, and a stage keeps one byte per micro-batch."""
+        graph = linear(self.schedule.num_stages)
+        cluster = Cluster(self.schedule.num_ranks, self.cost.transfer)
+        return simulate(lower(self.schedule, graph), self.costs, cluster, graph)
+
+    @property
+    def kept(self) -> tuple[float, ...]:
+        """Per rank, the activations of all its stages that it keeps for backward at its peak."""
+        return tuple(peak / self.stages_per_rank for peak in self.timeline.peak_bytes)
+
+    def __str__(self) -> str:
+        schedule = self.schedule
+        stages, ranks = schedule.num_stages, schedule.num_ranks
+        copies = f", {schedule.replicas} copies of each" if schedule.replicas > 1 else ""
+        return (
+            f"{schedule.name or 'schedule'}: {_count(ranks, 'rank')}, "
+            f"{_count(stages, 'stage')}{copies}, "
+            f"{_count(schedule.num_micro_batches, 'micro-batch')}"
+        )
+
+
+def choose(name: str, counts: Counts, cost: RankCost) -> Chosen:
+    """The schedule of a name, a file or a function, at the counts asked for, checked.
+
+    Raises:
+        typer.BadParameter: if there is none, or it has no such placement.
+        ScheduleError: if the counts are impossible, or the schedule is not legal.
+    """
+    found = read_schedule(name)
+    schedule = _resolved(found, counts)
+    graph = linear(schedule.num_stages)
+    check(schedule, graph)
+    check_programs(lower(schedule, graph))
+    stage = cost.of_stage(schedule.num_stages, schedule.num_ranks)
+    return Chosen(schedule, (stage,) * schedule.num_stages, cost)
+
+
+def _resolved(found: str | Generator | Schedule, counts: Counts) -> Schedule:
+    if isinstance(found, Schedule):
+        if counts.placement is not None:
+            raise typer.BadParameter("a schedule from a file says itself what runs on which rank")
+        _require_counts(found, counts)
+        return found
+    homes = [word for word in (counts.placement or "").split(",") if word.strip().isdecimal()]
+    ranks = counts.ranks or (1 + max(map(int, homes)) if homes else RANKS)
+    micro_batches = MICRO_BATCHES if counts.micro_batches is None else counts.micro_batches
+    each = FORMS[found].stages_per_rank if isinstance(found, str) else 1
+    each = max(each, 1 if counts.placement in (None, "loop") else 2)
+    stages = counts.stages or len(homes) or each * ranks
+    if counts.placement is None:
+        return resolve(found, stages, ranks, micro_batches)
+    return _placed(found, stages, ranks, micro_batches, counts.placement)
+
+
+def _require_counts(schedule: Schedule, counts: Counts) -> None:
+    for what, has, wanted in (
+        ("ranks", schedule.num_ranks, counts.ranks),
+        ("stages", schedule.num_stages, counts.stages),
+        ("micro-batches", schedule.num_micro_batches, counts.micro_batches),
+    ):
+        if wanted not in (None, has):
+            raise typer.BadParameter(f"schedule {schedule.name!r} has {has} {what}, not {wanted}")
+
+
+def _placed(
+    found: str | Generator, stages: int, ranks: int, micro_batches: int, placement: str
+) -> Schedule:
+    generator = SCHEDULES[found] if isinstance(found, str) else found
+    if not _takes_placement(generator):
+        able = ", ".join(name for name, one in SCHEDULES.items() if _takes_placement(one))
+        what = found if isinstance(found, str) else "the function"
+        raise typer.BadParameter(
+            f"{what} decides itself what runs on which rank; a placement is taken by {able}"
+        )
+    where = read_placement(placement, stages, ranks)
+
+    def made(stages: int, ranks: int, micro_batches: int) -> Schedule:
+        schedule: Schedule = generator(stages, ranks, micro_batches, where)  # type: ignore[call-arg]
+        return schedule
+
+    return resolve(made, stages, ranks, micro_batches)
+
+
+def _takes_placement(generator: Generator) -> bool:
+    return "placement" in inspect.signature(generator).parameters
+
+
+def read_placement(text: str, stages: int, ranks: int) -> Placement:
+    """``loop``, ``fold``, or the rank of every stage: ``0,1,1,0``.
+
+    Raises:
+        typer.BadParameter: if it is none of these, or does not fit the counts.
+    """
+    match text.strip().casefold():
+        case "loop":
+            return Placement.round_robin(stages, ranks)
+        case "fold":
+            if stages % ranks:
+                raise typer.BadParameter(f"a fold of {stages} stages does not fit {ranks} ranks")
+            return Placement.fold(ranks, stages // ranks)
+        case words:
+            parts = [part.strip() for part in words.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise typer.BadParameter(
+            f"{text!r} is no placement: expected loop, fold, or the rank of every stage: 0,1,1,0"
+        )
+    homes = tuple(map(int, parts))
+    if len(homes) != stages or set(homes) != set(range(ranks)):
+        raise typer.BadParameter(
+            f"{text!r} has to name a rank for each of {stages} stages, and all of {ranks} ranks"
+        )
+    return Placement(homes)
+
+
+def _count(number: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number} {what}{'' if number == 1 else plural}"

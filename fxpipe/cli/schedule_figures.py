@@ -1,0 +1,85 @@
+"""How good a schedule is: its length, its bubbles by every convention, what the ranks keep."""
+
+from __future__ import annotations
+
+from fxpipe.cli.chosen import Chosen
+from fxpipe.errors import IllegalScheduleError
+from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.forms import FORMS
+from fxpipe.simulator.metrics import bubble_fraction, bubble_ratio, device_span_bubble
+from fxpipe.viz.lanes import Clock
+from fxpipe.viz.tables import table
+
+
+def figures(timeline: Timeline, clock: Clock) -> str:
+    """The step and its bubbles, each with the name of its convention."""
+    rows = (
+        ("step", clock(timeline.makespan), "first start to last end"),
+        (
+            "bubble, fraction of the total",
+            f"{bubble_fraction(timeline):.1%}",
+            "idle / (ranks × step)",
+        ),
+        (
+            "bubble, ratio to the ideal",
+            f"{bubble_ratio(timeline):.1%}",
+            "idle / busy (Megatron-LM's)",
+        ),
+        (
+            "bubble, fraction of the device span",
+            f"{device_span_bubble(timeline):.1%}",
+            "each rank from its own first action (zero-bubble papers')",
+        ),
+    )
+    wide, value = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    return "\n".join(f"  {name:<{wide}}  {text:>{value}}  {what}" for name, text, what in rows)
+
+
+def peaks_table(chosen: Chosen, clock: Clock) -> str:
+    """Busy and idle time of every rank, and what it keeps at its peak beside the closed form."""
+    timeline = chosen.timeline
+    expected = [closed_form(chosen, rank) for rank in range(timeline.num_ranks)]
+    has_form = any(expected)
+    headers = ["rank", "busy", "idle", "bubble", "kept", *(["closed form"] if has_form else [])]
+    rows = []
+    for rank, kept in enumerate(chosen.kept):
+        busy = timeline.busy(rank)
+        idle = timeline.makespan - busy
+        row = [str(rank), clock(busy), clock(idle), f"{idle / timeline.makespan:.1%}", f"{kept:g}"]
+        rows.append([*row, *([expected[rank]] if has_form else [])])
+    return f"{table(headers, rows, right=set(headers))}\n\n{_note(chosen, has_form)}"
+
+
+def closed_form(chosen: Chosen, rank: int) -> str:
+    """What a rank keeps by its schedule's closed form; empty where there is none for these counts."""
+    schedule = chosen.schedule
+    form = FORMS.get(schedule.name)
+    stages, ranks = schedule.num_stages, schedule.num_ranks
+    if form is None or stages % ranks:
+        return ""
+    peak = form.peak(ranks, stages // ranks, schedule.num_micro_batches, rank)
+    return "" if peak is None else f"{'<= ' * form.is_bound}{peak:g}"
+
+
+def require_memory(chosen: Chosen, limit: float) -> None:
+    """Nothing, if no rank keeps more for backward than it may.
+
+    Raises:
+        IllegalScheduleError: naming the ranks that do.
+    """
+    over = [f"rank {rank} keeps {kept:g}" for rank, kept in enumerate(chosen.kept) if kept > limit]
+    if over:
+        raise IllegalScheduleError(
+            f"too much is kept: {', '.join(over)}, and {limit:g} are allowed; "
+            f"'fxpipe schedule search --memory {limit:g}' looks for one that fits"
+        )
+
+
+def _note(chosen: Chosen, has_form: bool) -> str:
+    kept = "kept: activations for backward at the peak, one being those of all stages of a rank"
+    form = FORMS.get(chosen.schedule.name)
+    if form is None:
+        return kept
+    if not has_form:
+        return f"{kept}\nclosed form: none for these counts"
+    return f"{kept}\nclosed form: {form.formula}, of p ranks, v stages per rank, m micro-batches, rank r"

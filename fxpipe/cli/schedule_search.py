@@ -1,0 +1,79 @@
+"""``fxpipe schedule search``: the fastest schedule that fits, and how much faster one could be."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import typer
+
+import fxpipe
+from fxpipe.cli.chosen import MICRO_BATCHES, RANKS, Chosen, Counts, read_placement
+from fxpipe.cli.rank_cost import RankCost
+from fxpipe.ir.cluster import Cluster
+from fxpipe.planner.search.result import SearchResult
+from fxpipe.viz.tables import table
+
+SEARCH: Final = "search"
+_SHOWN: Final = 10
+
+
+def search(counts: Counts, cost: RankCost, memory: int | None, seconds: float) -> Chosen:
+    """The fastest schedule that was found; what was tried is printed.
+
+    Raises:
+        typer.BadParameter: if stages do not divide over the ranks.
+        ScheduleError: if nothing fits into the memory.
+    """
+    ranks = RANKS if counts.ranks is None else counts.ranks
+    micro_batches = MICRO_BATCHES if counts.micro_batches is None else counts.micro_batches
+    wanted: dict[str, Any] = {}
+    if counts.stages is not None:
+        if counts.stages % ranks:
+            raise typer.BadParameter(
+                f"{counts.stages} stages do not divide over {ranks} ranks, as the search has them"
+            )
+        wanted["stages_per_rank"] = (counts.stages // ranks,)
+    if counts.placement is not None:
+        wanted["placements"] = (_placement(counts, ranks),)
+    result = fxpipe.search_schedule(
+        [cost.of_stage(ranks, ranks)] * ranks,
+        memory,
+        ranks=ranks,
+        micro_batches=micro_batches,
+        cluster=Cluster(ranks, cost.transfer),
+        recompute=False,
+        seconds=seconds,
+        **wanted,
+    )
+    typer.echo(f"{_summary(result)}\n")
+    stage = cost.of_stage(len(result.costs), ranks)
+    return Chosen(result.schedule, (stage,) * len(result.costs), cost)
+
+
+def _placement(counts: Counts, ranks: int) -> Any:
+    text = counts.placement or ""
+    if text in ("loop", "fold"):
+        return text
+    return read_placement(text, ranks if counts.stages is None else counts.stages, ranks)
+
+
+def _summary(result: SearchResult) -> str:
+    """What was tried, and how far the best is from the bound."""
+    headers = ("tried", "stages", "placement", "step", "kept")
+    rows = [
+        (one.name, str(one.stages), one.placement, f"{one.makespan:g}", f"{one.peak:g}")
+        for one in result.tried
+        if one.fits
+    ]
+    lines = [table(headers, rows[:_SHOWN], right=headers[1:])]
+    if len(rows) > _SHOWN:
+        lines.append(f"  and {len(rows) - _SHOWN} more that fit")
+    best = result.best_named
+    lines.append("")
+    if best is not None:
+        lines.append(f"best with a name: {best.name}, {best.makespan:g}")
+    lines.append(
+        f"found: {result.makespan:g}, {result.gap:.1%} above {result.bound:g}, "
+        "which no order of these stages on these ranks undercuts"
+    )
+    return "\n".join(lines)

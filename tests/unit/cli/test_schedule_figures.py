@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from fxpipe.cli.chosen import Chosen, Counts, choose
+from fxpipe.cli.rank_cost import RankCost
+from fxpipe.cli.schedule_figures import closed_form, figures, peaks_table, require_memory
+from fxpipe.errors import IllegalScheduleError
+
+
+def _chosen(
+    name: str, ranks: int = 4, micro_batches: int = 16, stages: int | None = None
+) -> Chosen:
+    return choose(name, Counts(ranks, micro_batches, stages), RankCost())
+
+
+def test_every_bubble_has_the_name_of_its_convention() -> None:
+    lines = figures(_chosen("zb-h2").timeline, "{:g}".format).splitlines()
+    assert [line.split("  ")[1] for line in lines] == [
+        "step",
+        "bubble, fraction of the total",
+        "bubble, ratio to the ideal",
+        "bubble, fraction of the device span",
+    ]
+    assert " 51 " in lines[0]
+    assert " 5.9% " in lines[1]
+    assert " 6.2% " in lines[2]
+    assert " 0.0% " in lines[3]
+
+
+def test_closed_forms_and_bounds() -> None:
+    assert [closed_form(_chosen("1f1b"), rank) for rank in range(4)] == ["4", "3", "2", "1"]
+    assert closed_form(_chosen("interleaved-1f1b"), 0) == "5.5"
+    assert closed_form(_chosen("v-half"), 0) == "<= 3"
+
+
+@pytest.mark.parametrize("stages", [6, 8])
+def test_where_there_is_no_closed_form_none_is_shown(stages: int) -> None:
+    chosen = _chosen("1f1b", stages=stages)
+    assert closed_form(chosen, 0) == ""
+    table = peaks_table(chosen, "{:g}".format)
+    assert "closed form" not in table.splitlines()[0]
+    assert table.endswith("closed form: none for these counts")
+
+
+def test_a_table_of_ranks() -> None:
+    lines = peaks_table(_chosen("forward", 2, 3), "{:g} u".format).splitlines()
+    assert lines[0].split("  ")[1:] == ["rank", "busy", "idle", "bubble", "kept", "closed form"]
+    assert lines[2].split() == ["0", "3", "u", "1", "u", "25.0%", "0", "0"]
+
+
+def test_a_limit_names_the_ranks_above_it() -> None:
+    require_memory(_chosen("1f1b"), 4)
+    with pytest.raises(
+        IllegalScheduleError, match="rank 0 keeps 4, rank 1 keeps 3, and 2 are allowed"
+    ):
+        require_memory(_chosen("1f1b"), 2)
