@@ -38,12 +38,21 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualAccelerator]
     assert not virtual.report, str(virtual.report)
 
 
-def pipeline(name: str, devices: list, backend: str) -> tuple[fxpipe.Pipeline, Tensor]:
+def pipeline(
+    name: str, devices: list, backend: str, schedule: str = "1f1b"
+) -> tuple[fxpipe.Pipeline, Tensor]:
     torch.manual_seed(0)
     make, shape = MODELS[name]
     x = torch.randint(0, 11, shape) if make is Tied else torch.randn(shape)
     pipe = fxpipe.compile(
-        make(), devices, 3, example_args=(x,), costs="estimate", backend=backend, seed=0
+        make(),
+        devices,
+        3,
+        example_args=(x,),
+        costs="estimate",
+        backend=backend,
+        seed=0,
+        schedule=schedule,
     )
     # Other situations are recorded now: recording is no part of a step.
     pipe.eval()
