@@ -88,11 +88,11 @@ class _Product:
         self, g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         rows = _rows(g)
+        of_bias = None if bias is None else rows.sum_to_size(bias.shape)
+        if self._transposed and weight.stride() == (weight.shape[1], 1):  # the usual case, in short
+            return rows.t().mm(_rows(x)), of_bias
         made = _of_right(rows, _rows(x), self._matrix(weight))
-        return (
-            made.t() if self._transposed else made,
-            None if bias is None else rows.sum_to_size(bias.shape),
-        )
+        return made.t() if self._transposed else made, of_bias
 
     def _matrix(self, weight: Tensor) -> Tensor:
         return weight.t() if self._transposed else weight

@@ -77,12 +77,10 @@ class Deferring:
         places: list[int] = []
         filled = list(args)
         for at, value in enumerate(args):
-            if not isinstance(value, Tensor):
-                continue
             if _is_weight(value):
                 filled[at] = queue.leaf(value)
                 parameters.append(value)
-            else:
+            elif isinstance(value, Tensor):
                 inputs.append(value)
                 places.append(at)
         leaves = tuple(map(queue.leaf, parameters))
@@ -103,14 +101,12 @@ def _can_defer(args: Sequence[Any]) -> bool:
     What runs inside a user's checkpoint runs again in the backward; where a hook takes what graphs
     save, or a transform of functorch is active, the graph has to be the operator's own.
     """
-    return (
-        any(isinstance(value, Tensor) and _is_weight(value) for value in args)
-        and not may_be_in_checkpoint()
-        and not torch._C._are_functorch_transforms_active()
-    )
+    if may_be_in_checkpoint() or torch._C._are_functorch_transforms_active():
+        return False
+    return any(map(_is_weight, args))
 
 
-def _is_weight(value: Tensor) -> bool:
+def _is_weight(value: Any) -> bool:
     return isinstance(value, nn.Parameter) and value.requires_grad and value.is_leaf
 
 

@@ -63,6 +63,8 @@ _Group: TypeAlias = tuple[tuple[Tensor, ...], list["Use | PrivateUse"]]
 
 def _groups(uses: Sequence[Use | PrivateUse]) -> list[_Group]:
     """The uses, those together that have a weight in common."""
+    if len({p for use in uses for p in use.parameters}) == sum(len(u.parameters) for u in uses):
+        return [(use.parameters, [use]) for use in uses]
     group_of: dict[Tensor, list[int]] = {}
     groups: dict[int, list[int]] = {}
     for at, use in enumerate(uses):
@@ -121,8 +123,9 @@ class Use:
         grad, x, self._grad, self._x = self._grad, self._x, None, None
         assert grad is not None
         assert x is not None
-        bias = self._bias if len(self.parameters) > 1 else None
-        return self._formula.of_weights(grad, x, self.weight, bias)
+        if len(self.parameters) == 1:
+            return self._formula.of_weights(grad, x, self.weight, None)[:1]
+        return self._formula.of_weights(grad, x, self.weight, self._bias)
 
 
 class PrivateUse:
@@ -187,15 +190,20 @@ def _accumulate(ends: Sequence[Tensor]) -> None:
     )
 
 
-def _summed(parameters: Sequence[Tensor], group: Sequence[Use | PrivateUse]) -> list[Tensor | None]:
+def _summed(
+    parameters: Sequence[Tensor], group: Sequence[Use | PrivateUse]
+) -> Sequence[Tensor | None]:
     """The gradients of a group's parameters: sums in order of arrival."""
+    first = group[0]
+    if len(group) == 1 and isinstance(first, Use):
+        return first.weight_grads()
     totals: dict[Tensor, Tensor] = {}
     for is_private, run in itertools.groupby(group, lambda use: isinstance(use, PrivateUse)):
         if is_private:
             _add_private(totals, cast("list[PrivateUse]", list(run)))
             continue
         for use in cast("Iterable[Use]", run):
-            for parameter, grad in zip(use.parameters, use.weight_grads(), strict=False):
+            for parameter, grad in zip(use.parameters, use.weight_grads(), strict=True):
                 if grad is not None:
                     total = totals.get(parameter)
                     totals[parameter] = grad if total is None else total + grad

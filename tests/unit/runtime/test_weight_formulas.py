@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from fxpipe.runtime.weight_pass import Deferring
 from fxpipe.runtime.weight_queue import PrivateUse, WeightQueue
 
 TYPES = [torch.float32, torch.float64, torch.bfloat16]
-TRANSPOSED = {"F.conv_transpose1d", "F.conv_transpose2d", "F.conv_transpose3d"}
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -27,38 +27,25 @@ def plain(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape).to(dtype)
 
 
+LAYOUTS: dict[str, Callable[[Callable[..., Tensor], int], Tensor]] = {
+    "matrix": lambda make, width: make(13, width),
+    "one row": lambda make, width: make(1, width),
+    "columns first": lambda make, width: make(width, 13).t(),
+    "every second": lambda make, width: make(26, 2 * width)[::2, ::2],
+    "sequence": lambda make, width: make(3, 5, width),
+    "four dimensions": lambda make, width: make(2, 3, 4, width),
+    "transposed sequence": lambda make, width: make(5, 3, width).transpose(0, 1),
+    "channels last": lambda make, width: make(3, width, 5).transpose(1, 2),
+    "first token": lambda make, width: make(3, 5, width)[:, :1],
+    "token of one": lambda make, width: make(1, 5, width)[:, :1],
+    "expanded": lambda make, width: make(1, 5, width).expand(3, 5, width),
+    "large": lambda make, width: make(4, 32, 16 * width),
+}
+"""Inputs of some values per row, in every layout that a model may give them."""
+
+
 def rows(layout: str, dtype: torch.dtype, width: int) -> Tensor:
-    """Inputs of one value per column, in every layout that a model may give them."""
-    match layout:
-        case "matrix":
-            return plain(13, width, dtype=dtype)
-        case "one row":
-            return plain(1, width, dtype=dtype)
-        case "columns first":
-            return plain(width, 13, dtype=dtype).t()
-        case "every second":
-            return plain(26, 2 * width, dtype=dtype)[::2, ::2]
-        case "sequence":
-            return plain(3, 5, width, dtype=dtype)
-        case "four dimensions":
-            return plain(2, 3, 4, width, dtype=dtype)
-        case "transposed sequence":
-            return plain(5, 3, width, dtype=dtype).transpose(0, 1)
-        case "channels last":
-            return plain(3, width, 5, dtype=dtype).transpose(1, 2)
-        case "first token":
-            return plain(3, 5, width, dtype=dtype)[:, :1]
-        case "token of one":
-            return plain(1, 5, width, dtype=dtype)[:, :1]
-        case "expanded":
-            return plain(1, 5, width, dtype=dtype).expand(3, 5, width)
-    raise ValueError(layout)
-
-
-LAYOUTS = [
-    *("matrix", "one row", "columns first", "every second", "sequence", "four dimensions"),
-    *("transposed sequence", "channels last", "first token", "token of one", "expanded"),
-]
+    return LAYOUTS[layout](partial(plain, dtype=dtype), width)
 
 
 def gradients_of(made: Tensor, layout: str) -> Tensor:
@@ -128,18 +115,17 @@ def bits_of_input(function: Callable[..., Any], args: tuple[Any, ...], grad: str
 @pytest.mark.parametrize("width", [1, 6, 32])
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear(dtype: torch.dtype, layout: str, width: int, bias: bool) -> None:
-    x, weight = rows(layout, dtype, width), parameter(8, width, dtype=dtype)
+    x = rows(layout, dtype, width)
+    weight = parameter(8, x.shape[-1], dtype=dtype)
     args = (x, weight, parameter(8, dtype=dtype) if bias else None)
     formula = not bias or x.dim() == 2 or x.is_contiguous()
     for grad in ("own", "expanded", "piece", "permuted"):
-        compare(F.linear, args, grad, formula)
-        for value in args:
+        for value in args[1:]:
             if value is not None:
                 value.grad = None
-        x = args[0].detach()
-        args = (x, *args[1:])
+        compare(F.linear, (x.detach(), *args[1:]), grad, formula)
         if formula:
-            bits_of_input(F.linear, args, grad)
+            bits_of_input(F.linear, (x.detach(), *args[1:]), grad)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -152,10 +138,11 @@ def test_products(
     x = rows(layout, dtype, 6)
     if function is torch.mm and x.dim() != 2:
         return
+    width = x.shape[-1]
     values = {
-        "rows first": plain(6, 7, dtype=dtype),
-        "columns first": plain(7, 6, dtype=dtype).t(),
-        "piece": plain(6, 14, dtype=dtype)[:, ::2],
+        "rows first": plain(width, 7, dtype=dtype),
+        "columns first": plain(7, width, dtype=dtype).t(),
+        "piece": plain(width, 14, dtype=dtype)[:, ::2],
     }
     args = (x, nn.Parameter(values[weight]))
     for grad in ("own", "permuted"):
