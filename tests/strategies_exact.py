@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fxpipe.capture.signature import flatten
+from tests.module_steps import LENGTH
 from tests.module_steps import RANDOM as RANDOM_STEPS
 from tests.strategies import RANDOM, Recipe, RecipeModel, example, extras, recipes
 from tests.strategies_modules import FORMS, Block, blocks, build, inputs
@@ -26,6 +27,10 @@ DTYPES: Final = {
     "autocast": torch.float32,
 }
 IGNORED: Final = -100
+CHANGES: Final = ("freeze", "mode", "data", "buffer", "load", "replace")
+"""A parameter is frozen or thawed; a module is put into the other mode, for one turn; a parameter gets
+other data; a buffer is another tensor; the state is saved and loaded; the pipeline is replaced by one
+with other choices."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,16 @@ class Subject:
                 parameters[number % len(parameters)].register_hook(lambda grad: grad * 0.5)
         return WithLoss(inner, self.reduction) if self.own_loss else inner
 
-    def data(self, rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+    def data(
+        self, rows: int, seed: int, length: int = LENGTH
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         """Positional and keyword arguments, and the labels (a keyword too, if the loss is inside)."""
         kwargs: dict[str, Any] = {}
         if isinstance(self.shape, Recipe):
             args: tuple[Any, ...] = example(self.shape, rows, seed)
             kwargs = extras(self.shape, rows, seed)
         else:
-            args = inputs(self.form, self.count, rows, seed)
+            args = inputs(self.form, self.count, rows, seed, length)
         leaves, structure = flatten((args, kwargs))
         leaves = [x.to(DTYPES[self.dtype]) if _floats(x) else x for x in leaves]
         if self.follows is not None:
@@ -179,10 +186,13 @@ class Turn:
 
     Attributes:
         how: ``"step"``, ``"ready"`` (a step of ready-made micro-batches of other sizes), ``"call"`` with
-            a backward, or ``"forward"`` without gradients.
+            a backward, ``"forward"`` without gradients, ``"inference"`` in inference mode, or
+            ``"fails"``: a step whose last loss raises an error.
         rows: of the batch.
         weights: of a step: ``"samples"``, ``"sum"``, ``"labelled"``, or numbers.
         learn: whether an optimiser makes a step afterwards, and the gradients are dropped.
+        change: what is done before (see `CHANGES`), with the thing of that `number`.
+        length: of a `Block`'s data.
     """
 
     how: str = "step"
@@ -191,6 +201,9 @@ class Turn:
     weights: str | tuple[float, ...] = "samples"
     scale: float = 1.0
     learn: bool = True
+    change: str = ""
+    number: int = 0
+    length: int = LENGTH
 
 
 @dataclass(frozen=True)
@@ -255,12 +268,15 @@ _WEIGHTS = st.one_of(
 )
 _TURN = st.builds(
     Turn,
-    how=st.sampled_from(("step", "step", "step", "ready", "call", "forward")),
+    how=st.sampled_from(("step", "step", "step", "ready", "call", "forward", "inference", "fails")),
     training=st.sampled_from((True, True, False)),
     rows=st.one_of(st.integers(1, 13), st.sampled_from((6, 12))),
     weights=_WEIGHTS,
     scale=st.sampled_from((1.0, 1.0, 0.5, 3.0)),
     learn=st.booleans(),
+    change=st.one_of(st.just(""), st.just(""), st.sampled_from(CHANGES)),
+    number=_NUMBER,
+    length=st.sampled_from((LENGTH, LENGTH, LENGTH, 1, 5)),
 )
 
 

@@ -164,10 +164,12 @@ def build(block: Block, seed: int = 0) -> BlockModule:
     return BlockModule(block)
 
 
-def inputs(form: str, count: int, rows: int, seed: int = 1) -> tuple[Any, ...]:
+def inputs(
+    form: str, count: int, rows: int, seed: int = 1, length: int = LENGTH
+) -> tuple[Any, ...]:
     """Arguments for a block's module, in one of the forms."""
     generator = torch.Generator().manual_seed(seed)
-    values = [torch.randn(rows, LENGTH, WIDTH, generator=generator) for _ in range(count)]
+    values = [torch.randn(rows, length, WIDTH, generator=generator) for _ in range(count)]
     return tuple(values) if form == "positional" else (pack(values, form),)
 
 

@@ -18,7 +18,8 @@ import os
 import random
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,6 +48,12 @@ from tests.strategies_exact import Case, Turn, cases, labelled, loss_of, pick
 EXAMPLES = int(os.environ.get("FXPIPE_EXAMPLES", "40"))
 TWO_COPIES = ("dualpipe", "chimera")
 STEPS = ("step", "ready")
+REPLACED: tuple[dict[str, Any], ...] = (
+    {"recompute": "always"},
+    {"recompute": "never"},
+    {"schedule": "gpipe"},
+    {"backend": "local"},
+)
 TOLERANCE = {"fp32": 1e-4, "fp64": 1e-10, "bf16": 0.1, "autocast": 0.05}
 """Where sums have another order than eager's (see docs/exactness.md), of the largest element."""
 
@@ -64,10 +71,14 @@ def check(case: Case) -> None:
     if not works_in_eager(case):
         reject()
     model, twin = case.subject.model(), Eagerly(case)
-    with pipeline(case, model) as pipe, warnings.catch_warnings():
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        pipe = stack.enter_context(pipeline(case, model))
         optimizers = [torch.optim.SGD(m.parameters(), 0.01, 0.9) for m in (model, twin.model)]
         for n, turn in enumerate(case.turns):
+            if turn.change == "replace":
+                pipe = stack.enter_context(pipe.replace(**REPLACED[turn.number % len(REPLACED)]))
             try:
                 one_turn(case, turn, n, pipe, twin)
             except AssertionError as error:
@@ -87,7 +98,7 @@ def works_in_eager(case: Case) -> bool:
     twin = Eagerly(case)
     try:
         for n, turn in enumerate(case.turns):
-            twin.run(turn, n)
+            twin.run(replace(turn, how="step") if turn.how == "fails" else turn, n)
     except (RuntimeError, ValueError, TypeError) as error:
         event(f"eager: {str(error)[:40]}")
         return False
@@ -109,8 +120,8 @@ class Eagerly:
     def run(self, turn: Turn, number: int) -> Eager:
         """What eager execution gives for a turn."""
         choices = self.case.choices
-        self.model.train(turn.training)
-        args, kwargs, labels = self.case.subject.data(turn.rows, number)
+        prepare(self.model, turn)
+        args, kwargs, labels = self.case.subject.data(turn.rows, number, turn.length)
         common: dict[str, Any] = {
             "chunks": choices.chunks,
             "deferred_norms": choices.batch_norm == "deferred",
@@ -143,22 +154,30 @@ class Eagerly:
                 scale=turn.scale,
                 **common,
             )
-        with torch.set_grad_enabled(turn.how == "call"):
+        with without_gradients(turn):
             loss = joined_loss if turn.how == "call" else None
             return run_eager_call(self.model, args, kwargs, loss=loss, **common)
 
 
 def one_turn(case: Case, turn: Turn, number: int, pipe: fxpipe.Pipeline, twin: Eagerly) -> None:
     """Run a turn on both sides and compare; then even out what may differ by rounding."""
+    if turn.how == "fails":
+        prepare(twin.model, turn)
+        prepare(pipe, turn)
+        fail(case, turn, number, pipe)
+        pipe.zero_grad()
+        twin.model.zero_grad()
+        compare_buffers(case, pipe, twin.model)
+        return
     torch.manual_seed(number)
     expected = twin.run(turn, number)
     states = generators()
     torch.manual_seed(number)
-    pipe.train(turn.training)
+    prepare(pipe, turn)
     if turn.how == "ready":
         loss, output = run_ready(case, turn, number, pipe)
     else:
-        data = case.subject.data(turn.rows, number)
+        data = case.subject.data(turn.rows, number, turn.length)
         loss, output = run(case, turn, pipe, data)
     assert generators() == states, "the state of random generators"
     assert_same(loss, expected.loss, "loss")
@@ -186,13 +205,64 @@ def run(case: Case, turn: Turn, pipe: fxpipe.Pipeline, data: Any) -> tuple[Tenso
                 **kwargs,
             )
         return result.loss, result.output
-    with torch.set_grad_enabled(turn.how == "call"), autocast_of(case)():
+    with without_gradients(turn), autocast_of(case)():
         output = pipe(*args, **kwargs)
-    if turn.how == "forward":
+    if turn.how != "call":
         return None, output
     loss = joined_loss([x for x in flatten(output)[0] if isinstance(x, Tensor)])
     loss.backward()
     return loss.detach(), output
+
+
+def fail(case: Case, turn: Turn, number: int, pipe: fxpipe.Pipeline) -> None:
+    """A step whose last micro-batch has a loss that raises: it leaves no trace but gradients."""
+    args, kwargs, _ = case.subject.data(turn.rows, number, turn.length)
+
+    def loss_fn(output: Any, rows: Tensor) -> Tensor:
+        if int(rows[-1]) == turn.rows - 1:
+            raise ZeroDivisionError("of the test")
+        return loss_of(output, None)
+
+    torch.manual_seed(number)
+    states = generators()
+    with autocast_of(case)():
+        try:
+            pipe.step(*args, loss_fn=loss_fn, target=torch.arange(turn.rows), **kwargs)
+        except ZeroDivisionError:
+            assert generators() == states, "the state of random generators after an error"
+            return
+    raise AssertionError("the step did not raise")
+
+
+def prepare(model: nn.Module, turn: Turn) -> None:
+    """The mode of a turn, and the change that comes before it."""
+    model.train(turn.training)
+    match turn.change:
+        case "freeze":
+            parameter = nth(list(model.parameters()), turn)
+            parameter.requires_grad_(not parameter.requires_grad)
+        case "mode":
+            nth(list(model.modules())[1:], turn).train(not turn.training)
+        case "data":
+            parameter = nth(list(model.parameters()), turn)
+            parameter.data = parameter.data * 0.75
+        case "buffer" if list(model.buffers()):
+            name, buffer = nth(list(model.named_buffers()), turn)
+            path, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(path), attribute, buffer.clone())
+        case "load":
+            model.load_state_dict({name: x.clone() for name, x in model.state_dict().items()})
+
+
+def nth(things: list[Any], turn: Turn) -> Any:
+    return things[turn.number % len(things)]
+
+
+def without_gradients(turn: Turn) -> AbstractContextManager[Any]:
+    """The grad mode of a turn."""
+    if turn.how == "inference":
+        return torch.inference_mode()
+    return torch.set_grad_enabled(turn.how != "forward")
 
 
 def run_ready(case: Case, turn: Turn, number: int, pipe: fxpipe.Pipeline) -> tuple[Any, Any]:
@@ -211,8 +281,8 @@ def pipeline(case: Case, model: nn.Module) -> fxpipe.Pipeline:
     """The pipeline of a case, recorded with the batch of its first turn."""
     turn, choices = case.turns[0], case.choices
     model.train(turn.training)
-    args, kwargs, _ = case.subject.data(turn.rows, 0)
-    with torch.set_grad_enabled(turn.how != "forward"), autocast_of(case)():
+    args, kwargs, _ = case.subject.data(turn.rows, 0, turn.length)
+    with without_gradients(turn), autocast_of(case)():
         capture = trace(model, args, kwargs, verify=False)
     places = legal_cuts(capture)
     ranks, per_rank, names = fitting(case, len(places) + 1)
@@ -305,7 +375,7 @@ def ready_made(case: Case, turn: Turn, number: int) -> list[tuple[Any, ...]]:
     """Micro-batches of their own, of different sizes."""
     made: list[tuple[Any, ...]] = []
     for m, rows in enumerate(rows_of(case, turn)):
-        args, kwargs, labels = case.subject.data(rows, number + 10 * m)
+        args, kwargs, labels = case.subject.data(rows, number + 10 * m, turn.length)
         made.append((args, kwargs) if case.subject.own_loss else (args, kwargs, labels))
     return made
 
