@@ -63,6 +63,8 @@ bench: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.keyed_dropout
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.simulator
+	$(BIN)/python -m benchmarks.capture
+	$(BIN)/python -m benchmarks.large_models
 	$(BIN)/python -m benchmarks.side_by_side
 	$(BIN)/python -m benchmarks.harness
 
@@ -71,6 +73,8 @@ bench-quick: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.keyed_dropout --quick
 	$(BIN)/python -m benchmarks.memory --quick
 	$(BIN)/python -m benchmarks.simulator --quick
+	$(BIN)/python -m benchmarks.capture --quick
+	$(BIN)/python -m benchmarks.large_models --quick
 	$(BIN)/python -m benchmarks.side_by_side --quick
 
 zoo: $(READY)
