@@ -293,11 +293,15 @@ def _norms(model: nn.Module, *, deferred: bool) -> Iterator[None]:
         yield
         return
     before = {layer: {n: b.clone() for n, b in layer.named_buffers()} for layer in layers}
-    seen: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
-    handles = [
-        layer.register_forward_pre_hook(lambda layer, args: seen[layer].append(args[0].detach()))
-        for layer in layers
-    ]
+    seen: dict[nn.Module, dict[int, list[Tensor]]] = {layer: {} for layer in layers}
+    calls: dict[nn.Module, int] = {}
+
+    def see(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        call = calls[layer] = calls.get(layer, -1) + 1
+        seen[layer].setdefault(call, []).append(args[0].detach())
+
+    handles = [model.register_forward_pre_hook(lambda module, args: calls.clear())]
+    handles += [layer.register_forward_pre_hook(see) for layer in layers]
     yield
     for handle in handles:
         handle.remove()
@@ -305,5 +309,5 @@ def _norms(model: nn.Module, *, deferred: bool) -> Iterator[None]:
         for layer in layers:
             for name, value in before[layer].items():
                 getattr(layer, name).copy_(value)
-            if seen[layer]:
-                layer(torch.cat(seen[layer]))
+            for inputs in seen[layer].values():
+                layer(torch.cat(inputs))

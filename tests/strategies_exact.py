@@ -100,9 +100,10 @@ class Subject:
         return args, {**kwargs, "labels": labels} if self.own_loss else kwargs, labels
 
     def dims(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
-        """Where each tensor of the arguments has its rows."""
-        tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-        return [None if x is kwargs.get("gate") else 0 for x in tensors]
+        """Where each leaf of the arguments has its rows; None also for what is no tensor."""
+        leaves = flatten((args, kwargs))[0]
+        gate = kwargs.get("gate")
+        return [0 if isinstance(x, Tensor) and x is not gate else None for x in leaves]
 
 
 def _floats(x: Any) -> bool:

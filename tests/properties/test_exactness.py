@@ -142,7 +142,10 @@ class Eagerly:
                 scale=turn.scale,
                 **common,
             )
-        common["dims"] = self.case.subject.dims(args, kwargs)
+        dims = self.case.subject.dims(args, kwargs)
+        leaves = flatten((args, kwargs))[0]
+        pairs = zip(leaves, dims, strict=True)
+        common["dims"] = [dim for leaf, dim in pairs if isinstance(leaf, Tensor)]
         if turn.how == "step":
             return run_eager_step(
                 self.model,
@@ -283,7 +286,8 @@ def pipeline(case: Case, model: nn.Module) -> fxpipe.Pipeline:
     model.train(turn.training)
     args, kwargs, _ = case.subject.data(turn.rows, 0, turn.length)
     with without_gradients(turn), autocast_of(case)():
-        capture = trace(model, args, kwargs, verify=False)
+        dims = case.subject.dims(args, kwargs)
+        capture = trace(model, args, kwargs, verify=False, batch_dims=dims)
     places = legal_cuts(capture)
     ranks, per_rank, names = fitting(case, len(places) + 1)
     plan = plan_of(capture, pick(choices.cuts, places, ranks * per_rank - 1))
@@ -294,6 +298,7 @@ def pipeline(case: Case, model: nn.Module) -> fxpipe.Pipeline:
         model,
         ["cpu"] * ranks,
         cuts=plan.starts or None,
+        split={"gate": fxpipe.Replicate()} if "gate" in kwargs else None,
         stages_per_rank=per_rank,
         schedule=name,
         costs="estimate",
