@@ -40,6 +40,7 @@ _checkpoint_generator = checkpoint_module._checkpoint_without_reentrant_generato
 _script_function = torch.jit.ScriptFunction.__call__
 _inference_enter = torch.inference_mode.__enter__
 _backward = torch.autograd.backward
+_manual_seed, _seed = torch.manual_seed, torch.seed
 
 
 def active() -> Recorder | None:
@@ -112,6 +113,8 @@ def _install() -> None:
     _replace(_SingleLevelFunction, "apply", classmethod(_apply))
     _replace(torch.jit.ScriptFunction, "__call__", _script_call)
     _replace(torch.autograd, "backward", _accumulate)
+    _replace(torch, "manual_seed", _set_seed)
+    _replace(torch, "seed", _draw_seed)
     _undo.append(packing.install())
 
 
@@ -250,6 +253,22 @@ def _accumulate(*args: Any, **kwargs: Any) -> None:
     if recorder is not None:
         raise recorder.accumulates(_backward)
     _backward(*args, **kwargs)
+
+
+def _set_seed(seed: int) -> torch.Generator:
+    recorder = active()
+    if recorder is not None:
+        reason = "it seeds torch's random generator, which no graph node shows"
+        raise recorder.keep_whole(reason, _manual_seed, remedy=remedies.SEED)
+    return _manual_seed(seed)
+
+
+def _draw_seed() -> int:
+    recorder: Recorder | None = getattr(_local, "recorder", None)
+    if recorder is not None:  # in a leaf as well
+        reason = "it seeds torch's random generator by chance, so that no two runs are alike"
+        raise recorder.refuse(reason, _seed, remedy=remedies.SEED)
+    return _seed()
 
 
 def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:

@@ -22,6 +22,7 @@ from fxpipe.capture.naming import tensor_names
 from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
 from fxpipe.capture.shadows import Shadows, Sizes
+from fxpipe.capture.spans import changed_argument, mutable_arguments
 from fxpipe.capture.values import Dependence, Values
 from fxpipe.capture.watch import Watch, storage_key
 from fxpipe.interrupts import Interrupts
@@ -99,6 +100,13 @@ class Recorder(TorchFunctionMode):
         self.failure = KeepWholeError(
             reason, self.script.frame.path, self.script.sources.here(), operation, remedy=remedy
         )
+        return self.failure
+
+    def refuse(self, reason: str, func: Any, *, remedy: str) -> RefusedError:
+        """The refusal of something in the module call in progress: keeping it whole is no help."""
+        operation = str(getattr(func, "__name__", func))
+        path, here = self.script.frame.path, self.script.sources.here()
+        self.failure = RefusedError(reason, path, here, operation, remedy=remedy)
         return self.failure
 
     def transformed(self, func: Any) -> KeepWholeError:
@@ -257,13 +265,10 @@ class Recorder(TorchFunctionMode):
 
     def _takes_number(self, func: Any) -> FallbackError:
         reason = "its Python code takes a fractional number out of an input"
-        path = self.script.frame.path
-        if path:
+        if self.script.frame.path:
             return self.keep_whole(reason, func, remedy=remedies.FRACTION)
         reason += ", so that nearly every micro-batch would need a recording of its own"
-        operation = str(getattr(func, "__name__", func))
-        here = self.script.sources.here()
-        return RefusedError(reason, path, here, operation, remedy=remedies.FRACTION)
+        return self.refuse(reason, func, remedy=remedies.FRACTION)
 
     def _unseen(self, operator: Any, arguments: Any) -> AbstractContextManager[None] | None:
         """The context for an operator that compiled code runs on constants; None if it was seen.
@@ -328,8 +333,13 @@ class Recorder(TorchFunctionMode):
         on = self.values.dependence((args, kwargs))
         given = tuple(self.values.argument(value) for value in args)
         named = {name: self.values.argument(value) for name, value in kwargs.items()}
+        objects = mutable_arguments((args, kwargs))
         with self.watch.measure() as effects:
             result = self.run_function(run, args, kwargs)
+        changed = changed_argument(objects)
+        if changed is not None:
+            reason = f"a function that is not looked into changes a {type(changed).__name__}"
+            raise self.keep_whole(reason, run, remedy=remedies.ARGUMENT)
         given = (*leading, *given)
         node = self.script.emit("call_function", target, given, named, result, effects)
         self.values.bind(result, node, Dependence.WEIGHTS if effects.draws else on, sized)

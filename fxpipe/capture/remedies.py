@@ -38,6 +38,10 @@ RANDOM: Final = (
     "switch this off by an option of the model (layerdrop=0, apply_spec_augment=False), or draw "
     "with torch"
 )
+SEED: Final = (
+    "seed before the call, or draw from a torch.Generator of the model's own (generator=...), or switch "
+    "this off by an option of the model"
+)
 STATE: Final = (
     "return the tensor, or keep it on the model itself, in place of keeping it on a submodule"
 )

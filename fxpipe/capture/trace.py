@@ -125,6 +125,8 @@ def _cascade(call: Call, mode: str, verify: bool) -> Capture:
         try:
             return _capture(call, second, verify)
         except Exception as other:
+            if str(other) == str(error):
+                raise error from None
             error.add_note(f"A {second} run fails as well: {type(other).__name__}: {other}")
         raise
 

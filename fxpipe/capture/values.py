@@ -178,9 +178,9 @@ class Values:
         return self._script.emit("call_function", operator.getitem, (node, step), value=inner)
 
     def _assign(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
-        before = self._made.get(id(tensor))
+        before = self.known(tensor) or self._script.parameter(tensor)
         if before is not None and not _writes(node) and self._script.frames:
-            self._script.frame.aliases.append((id(tensor), before[1], node))
+            self._script.frame.aliases.append((id(tensor), before, node))
         self._made[id(tensor)] = (tensor, node)
 
     def restore_aliases(
@@ -188,12 +188,17 @@ class Values:
     ) -> None:
         """Undo bindings to nodes of a finished module call that only passed a tensor on.
 
-        An eval-mode dropout returns its argument: what comes after the call and reads the argument
-        itself must not seem to read the dropout. What the call returns stays bound.
+        An eval-mode dropout returns its argument, and ``self.weight.float()`` the parameter itself, if
+        that is its type: what comes after the call and reads the tensor must not seem to read what the
+        call made of it. What the call returns stays bound.
         """
         for key, before, now in reversed(aliases):
             tensor, node = self._made[key]
-            if node is now and now.name not in returned:
+            if node is not now or now.name in returned:
+                continue
+            if before.op == "get_attr":  # a parameter or buffer: it is found by its name
+                del self._made[key]
+            else:
                 self._made[key] = (tensor, before)
 
     def refresh(self) -> None:

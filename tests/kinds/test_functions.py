@@ -96,6 +96,19 @@ class Reversed(torch.autograd.Function):
         return first, (inner * x).sum(0) if ctx.needs_input_grad[1] else None
 
 
+class Notes(torch.autograd.Function):
+    """Writes down what it computed in a list that it is handed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, notes: list[Tensor]) -> Tensor:
+        notes.append(x.detach().exp())
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * 2, None
+
+
 class Uses(nn.Module):
     """Two blocks with something between them."""
 
@@ -174,6 +187,22 @@ class UsesInner(Uses):
         return self.layers(x)
 
 
+class UsesNotes(Uses):
+    """A module that hands the function a list."""
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            notes: list[Tensor] = []
+            return Notes.apply(x, notes) + notes[0]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = self.Layer()
+
+    def between(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
 KINDS = {
     "numbers beside tensors": Kind(UsesScale, vectors(WIDTH), tied=None),
     "several results": Kind(UsesHalves, vectors(WIDTH)),
@@ -181,6 +210,7 @@ KINDS = {
     "gradients that are not there": Kind(UsesStraightThrough, vectors(WIDTH)),
     "gradients that nobody needs": Kind(UsesReversed, vectors(WIDTH), tied=None),
     "in modules": Kind(UsesInner, vectors(WIDTH)),
+    "noted in an argument": Kind(UsesNotes, vectors(WIDTH)),
 }
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import logging
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -244,6 +245,26 @@ class ChecksValues(nn.Module):
         return y
 
 
+class Seeds(nn.Module):
+    """Draws the same numbers at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return self.layer(x) + torch.randn_like(x)
+
+
+class SeedsByChance(Seeds):
+    """Draws numbers that nothing decides."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.seed()
+        return self.layer(x) + torch.randn_like(x)
+
+
 WHOLE = (SwitchesModes, Freezes, CopiesItself, DrawsInPython, RowByRow, ChecksValues)
 KINDS = {
     cls.__name__: Kind(cls, vectors(WIDTH), tied=None)
@@ -259,6 +280,7 @@ KINDS = {
 } | {
     "Tokens": Kind(Tokens, vectors(5, WIDTH)),
     **{cls.__name__: Kind(lambda cls=cls: Inside(cls), vectors(WIDTH)) for cls in WHOLE},
+    "Seeds": Kind(lambda: Inside(Seeds), vectors(WIDTH), random=True, random_in_eval=True),
 }
 
 
@@ -267,7 +289,7 @@ def test_python_around_tensors(kind: Kind) -> None:
     assert_works(kind)
 
 
-@pytest.mark.parametrize("cls", WHOLE)
+@pytest.mark.parametrize("cls", [*WHOLE, Seeds])
 def test_what_stays_whole_is_told(cls: type[nn.Module]) -> None:
     torch.manual_seed(0)
     capture = fxpipe.trace(Inside(cls), (torch.randn(4, WIDTH),))
@@ -283,9 +305,14 @@ def test_what_stays_whole_is_told(cls: type[nn.Module]) -> None:
         (Freezes, "it switches requires_grad of a parameter"),
         (DrawsInPython, "draws from random"),
         (ChecksValues, "depends on values of tensors"),
+        (Seeds, "it seeds torch's random generator, which no graph node shows"),
+        (SeedsByChance, "it seeds torch's random generator by chance"),
+        (lambda: Inside(SeedsByChance), "it seeds torch's random generator by chance"),
     ],
 )
-def test_the_model_itself_may_not_and_is_told_where(cls: type[nn.Module], reason: str) -> None:
+def test_the_model_itself_may_not_and_is_told_where(
+    cls: Callable[[], nn.Module], reason: str
+) -> None:
     with pytest.raises(fxpipe.CaptureError, match=reason) as caught:
         fxpipe.trace(cls(), (torch.randn(4, WIDTH),))
     message = str(caught.value)

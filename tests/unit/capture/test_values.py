@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from fxpipe import ops
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
 from fxpipe.capture.spans import Frame
+from fxpipe.capture.trace import trace
 from fxpipe.capture.values import Dependence, Values
 from fxpipe.ir.spec import TensorSpec
 from tests.unit.capture.small import Box, Pair, Result
@@ -136,6 +138,27 @@ def test_aliases_are_forgotten_unless_returned(values: Values, script: Script) -
     assert values.known(X) is alias
     values.restore_aliases(script.frame.aliases, {})
     assert values.known(X) is x
+
+
+def test_a_weight_that_a_call_passed_on_is_read_anew_afterwards() -> None:
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight.float()  # the very parameter, as it is one already
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = Norm()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.norm(x).relu())
+
+    found = trace(Twice(), (torch.randn(4, 2),))
+    assert [span.fixed for span in found.spans if span.path == "norm"] == [None, None]
 
 
 def test_requires_grad_at_the_end(values: Values, script: Script) -> None:
