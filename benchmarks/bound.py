@@ -25,17 +25,29 @@ def simulated_bound(pipe: fxpipe.Pipeline, alone: Sequence[fxpipe.Timeline], spe
 
 
 def measured_costs(timelines: Sequence[fxpipe.Timeline], stages: int) -> list[fxpipe.StageCost]:
-    """Median seconds of each stage's forward and backward over all micro-batches and steps."""
+    """Median seconds of what each stage computes, over all micro-batches and steps.
+
+    Where backwards are split, a full one is taken to last as long as its halves.
+    """
     seconds: dict[tuple[int, fxpipe.Kind], list[float]] = defaultdict(list)
     for timeline in timelines:
         for rank in range(timeline.num_ranks):
             for span in timeline.compute_spans(rank):
                 assert isinstance(span.action, fxpipe.Compute)
                 seconds[span.action.stage, span.action.kind].append(span.duration)
-    return [
-        fxpipe.StageCost(
-            forward=statistics.median(seconds[stage, fxpipe.Kind.FORWARD]),
-            backward=statistics.median(seconds[stage, fxpipe.Kind.BACKWARD]),
+
+    def median(stage: int, kind: fxpipe.Kind) -> float:
+        return statistics.median(seconds.get((stage, kind), [0.0]))
+
+    costs = []
+    for stage in range(stages):
+        weight = median(stage, fxpipe.Kind.BACKWARD_WEIGHT)
+        halves = median(stage, fxpipe.Kind.BACKWARD_INPUT) + weight
+        costs.append(
+            fxpipe.StageCost(
+                forward=median(stage, fxpipe.Kind.FORWARD),
+                backward=halves or median(stage, fxpipe.Kind.BACKWARD),
+                weight=weight,
+            )
         )
-        for stage in range(stages)
-    ]
+    return costs
