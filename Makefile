@@ -65,6 +65,9 @@ bench: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.simulator
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.large_models
+	$(BIN)/python -m benchmarks.split_backward
+	$(BIN)/python -m benchmarks.schedules
+	$(BIN)/python -m benchmarks.published_page
 	$(BIN)/python -m benchmarks.side_by_side
 	$(BIN)/python -m benchmarks.harness
 
@@ -75,6 +78,8 @@ bench-quick: $(TORCHGPIPE)
 	$(BIN)/python -m benchmarks.simulator --quick
 	$(BIN)/python -m benchmarks.capture --quick
 	$(BIN)/python -m benchmarks.large_models --quick
+	$(BIN)/python -m benchmarks.split_backward --quick
+	$(BIN)/python -m benchmarks.schedules --quick
 	$(BIN)/python -m benchmarks.side_by_side --quick
 
 zoo: $(READY)
