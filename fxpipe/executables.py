@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from fxpipe.compiler import Line
 from fxpipe.errors import ExecutionError
-from fxpipe.ir.action import Compute
+from fxpipe.ir.action import Compute, Update
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
@@ -19,6 +19,7 @@ from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.check import check
 from fxpipe.schedules.depend import Result
 from fxpipe.schedules.forward_only import forward_only
+from fxpipe.schedules.insert import with_updates
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import resolve
 from fxpipe.simulator.engine import simulate
@@ -26,7 +27,7 @@ from fxpipe.simulator.engine import simulate
 if TYPE_CHECKING:
     from fxpipe.situation import Situation
 
-Part: TypeAlias = Literal["step", "forward", "backward"]
+Part: TypeAlias = Literal["step", "update", "forward", "backward"]
 
 _MOST: Final = 64
 
@@ -46,7 +47,8 @@ class Executables:
         """The programs for these micro-batches, ready to run.
 
         Args:
-            part: a whole step under the chosen schedule, or one half of a differentiable call.
+            part: a whole step under the chosen schedule, without or with the optimiser's, or one half of
+                a differentiable call.
             variants: per micro-batch, the recording that it runs through.
 
         Raises:
@@ -73,8 +75,10 @@ class Executables:
         return runtimes[0].prepare(programs, runtimes)
 
     def _schedule(self, part: Part, line: Line, micro_batches: int) -> Schedule:
-        if part == "step":
-            return step_schedule(self._options, line, micro_batches)
+        if part in ("step", "update"):
+            schedule = step_schedule(self._options, line, micro_batches)
+            updates = any(isinstance(cell, Update) for cells in schedule.ranks for cell in cells)
+            return with_updates(schedule) if part == "update" and not updates else schedule
         stages, ranks = line.plan.num_stages, len(self._options.devices)
         if part == "forward":
             return _placed(forward_only(stages, ranks, micro_batches), line.placement)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fxpipe.analysis.varying import varying_outputs
 from fxpipe.capture.batch import batch_dimension
@@ -20,6 +21,7 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
+from fxpipe.optim.by_stage import UpdateByStage
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane, resolve_devices
@@ -66,6 +68,7 @@ def run(
     loss_fn: Callable[[Any, Any], Tensor] | None = None,
     weights: Weights = "samples",
     scale: float = 1.0,
+    optimizer: Optimizer | None = None,
     devices: Sequence[str | torch.device] | None = None,
     backend: Backend | None = None,
     recompute: str = "never",
@@ -89,6 +92,7 @@ def run(
         loss_fn: (output, target) → scalar; None: the output is the loss, or has one.
         weights: of the micro-batches' losses, as in `Pipeline.step`.
         scale: of the gradients, as in `Pipeline.step`.
+        optimizer: as in `Pipeline.step`; it updates stages early where the programs have updates.
         devices: one per rank; None: CPU workers.
         backend: None: a worker thread per rank, ended after the step.
         recompute: as in `fxpipe.compile`.
@@ -98,7 +102,8 @@ def run(
 
     Raises:
         CaptureError: if the inputs do not match the capture.
-        ScheduleError: if the batch has too few rows for the programs' micro-batches.
+        ScheduleError: if the batch has too few rows for the programs' micro-batches, or the programs
+            have updates and there is no optimizer.
     """
     _, layout = flatten((tuple(args), dict(kwargs or {})))
     if layout != capture.signature.input:
@@ -116,6 +121,8 @@ def run(
     home = {stage: rank for (stage, _), rank in sorted(homes_of(programs).items(), reverse=True)}
     lanes = [open_lane(device) for device in resolve_devices(devices or ["cpu"] * len(programs))]
     runner = backend or LocalBackend()
+    waits = any(tensor.requires_grad for tensor in batch.tensors)
+    updates = None if optimizer is None else UpdateByStage(optimizer, waits=waits)
     try:
         runtime = Runtime(
             model,
@@ -135,9 +142,12 @@ def run(
             LossTask(loss_fn, targets, shares, scale),
             seed=seed,
             step=step,
+            updates=updates,
         )
     finally:
         if backend is None:
             runner.close()
     batch.pass_on(outcome.input_grads)
+    if updates is not None:
+        updates.finish()
     return StepResult(outcome.loss, batch.joined(outcome.outputs, shares), outcome.timeline)

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fxpipe.arguments import model_call, ready_made
 from fxpipe.capture.batch import batch_dimension
@@ -28,6 +29,7 @@ from fxpipe.runtime.copies import require_one_loss
 from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import scatter_target
+from fxpipe.runtime.rng import undrawn_if_it_fails
 from fxpipe.situation import Situation, variants_of
 from fxpipe.turns import Turns
 
@@ -71,7 +73,7 @@ class Pipeline(Decided):
             CaptureError: if this is a new way to call the model and cannot be recorded.
             ValueError: if the batched inputs have different numbers of rows, or none.
         """
-        with self._turns.take():
+        with self._turns.take(), undrawn_if_it_fails():
             batch, variants = self._cut(args, kwargs)
             seed = self._seed(variants)
             parameters = [p for p in self.parameters() if p.requires_grad]
@@ -93,6 +95,7 @@ class Pipeline(Decided):
         weights: Weights = "samples",
         scale: float | Tensor = _ONE,
         keep_output: bool = True,
+        optimizer: Optimizer | None = None,
         inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
         micro_batches: Iterable[Sequence[Any]] | None = None,
         **kwargs: Any,
@@ -116,6 +119,9 @@ class Pipeline(Decided):
             scale: multiplies all gradients, and not the loss that is returned: the scale of a
                 `torch.amp.GradScaler`, or 1/n to average over n steps.
             keep_output: whether the result holds the output.
+            optimizer: makes its step, too: for each stage on its own rank as soon as the stage's last
+                gradient is there, while others still compute. What results is what ``optimizer.step()``
+                after this would give. (None: gradients are left for you to use.)
             inputs: (args, kwargs), all arguments of a model whose own names are also the step's.
             micro_batches: in place of a whole batch, its micro-batches: (args, kwargs) or (args,
                 kwargs, target) of each. Their shapes may differ; the result's output is a list.
@@ -123,19 +129,23 @@ class Pipeline(Decided):
 
         Raises:
             CaptureError: if this is a new way to call the model and cannot be recorded.
-            ScheduleError: if the schedule does not fit the number of micro-batches.
+            ScheduleError: if the schedule does not fit the number of micro-batches, or it has updates
+                (such as ``0U``) and there is no optimizer.
             TypeError: if an argument may be the model's as well as the step's.
-            ValueError: if inputs, target, weights or loss are not as described.
+            ValueError: if inputs, target, weights or loss are not as described, or the optimizer is to
+                make its step with the scale of a `torch.amp.GradScaler`.
         """
         if loss_fn is not None and not callable(loss_fn):
             raise TypeError(f"loss_fn must be a function of output and target, got {loss_fn!r}")
+        if optimizer is not None:
+            _require_updates(optimizer, scale)
         feed: Feed
-        with self._turns.take():
+        with self._turns.take(), undrawn_if_it_fails():
             if micro_batches is not None:
                 calls, targets = ready_made(micro_batches, args, kwargs, inputs, target)
                 feed, variants = self._ready(calls)
             else:
-                told = _told(target, loss_fn, weights, scale, keep_output)
+                told = _told(target, loss_fn, weights, scale, keep_output, optimizer)
                 call = model_call(self.module, args, kwargs, inputs, told)
                 feed, variants = self._cut(*call)
                 targets = self._cut_target(target, feed, variants)
@@ -148,6 +158,7 @@ class Pipeline(Decided):
                 LossTask(loss_fn, targets, shares, float(scale)),
                 self._seed(variants),
                 keep_output=keep_output,
+                optimizer=optimizer,
             )
         self.steps_done += 1
         return StepResult(outcome.loss, output, outcome.timeline)
@@ -271,8 +282,23 @@ def _backend(options: Options) -> Backend:
     return LocalBackend(options.threads_per_rank)
 
 
+def _require_updates(optimizer: object, scale: object) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
+    if isinstance(scale, Tensor):
+        raise ValueError(
+            "optimizer= updates stages before a GradScaler has seen all gradients and taken its scale "
+            "out of them: leave optimizer= out, and call scaler.step(optimizer) after the step"
+        )
+
+
 def _told(
-    target: object, loss_fn: object, weights: object, scale: object, keep_output: bool
+    target: object,
+    loss_fn: object,
+    weights: object,
+    scale: object,
+    keep_output: bool,
+    optimizer: object,
 ) -> Iterator[str]:
     """The step's own arguments that were given, of those that a model may have too."""
     if target is not None:
@@ -285,6 +311,8 @@ def _told(
         yield "scale"
     if not keep_output:
         yield "keep_output"
+    if optimizer is not None:
+        yield "optimizer"
 
 
 def _follows(

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from fxpipe.drop_in import differentiable_call
 from fxpipe.executables import Executables
 from fxpipe.feed import Feed, WholeBatch
 from fxpipe.joined import JoinedOutputs
+from fxpipe.optim.by_stage import UpdateByStage
 from fxpipe.runtime.call import Call
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.runtime import Outcome
@@ -35,17 +37,27 @@ def run_step(
     seed: Seed,
     *,
     keep_output: bool,
+    optimizer: Optimizer | None = None,
 ) -> tuple[Outcome, Any]:
-    """Forward and backward of a batch under the schedule: the outcome, and the result."""
+    """Forward and backward of a batch under the schedule: the outcome, and the result.
+
+    With an optimizer its step is made, too, and for every stage as early as can be.
+    """
+    # Gradients of inputs go on into the caller's graph, which may use the same parameters.
+    waits = any(tensor.requires_grad for given in feed.batches.inputs for tensor in given)
+    updates = None if optimizer is None else UpdateByStage(optimizer, waits=waits)
     outcome = variants[0].runtime.run_step(
-        executables.get("step", variants),
+        executables.get("step" if updates is None else "update", variants),
         feed.batches,
         loss,
         seed=seed.base,
         step=seed.step,
         keep_output=keep_output,
+        updates=updates,
     )
     feed.pass_on(outcome.input_grads)
+    if updates is not None:
+        updates.finish()
     return outcome, feed.joined(outcome.outputs, loss.weights) if keep_output else None
 
 

@@ -73,6 +73,7 @@ class Executable:
         routes: the ways between ranks.
         micro_batches: how many there are.
         has_backward: whether any gradient is computed.
+        updates: whether any stage is updated.
         runners: per micro-batch, its stages.
         distinct: each of these once, by stage; a stage's copies after it.
         changes: for each of `distinct`, the buffers that it changes, with the other variants of its
@@ -84,6 +85,7 @@ class Executable:
     routes: tuple[Route, ...]
     micro_batches: int
     has_backward: bool
+    updates: bool
     runners: tuple[tuple[StageRunner, ...], ...]
     distinct: tuple[StageRunner, ...]
     changes: tuple[Changes, ...]
@@ -137,8 +139,8 @@ def prepare(
         runners: per micro-batch, its stages: a model that decides on its data has several variants.
 
     Raises:
-        ScheduleError: if an action updates a stage, two ranks run one runner, or there are not
-            exactly the stages that the programs speak of.
+        ScheduleError: if two ranks run one runner, a stage is updated where it does not run, or
+            there are not exactly the stages that the programs speak of.
     """
     computes = [a for p in programs for a in p.actions if isinstance(a, Compute)]
     stages = {action.stage for action in computes}
@@ -159,6 +161,7 @@ def prepare(
         routes=tuple(maker.routes),
         micro_batches=count,
         has_backward=any(action.kind is not Kind.FORWARD for action in computes),
+        updates=any(isinstance(a, Update) for p in programs for a in p.actions),
         runners=tuple(map(tuple, runners)),
         distinct=tuple(distinct),
         changes=tuple(_changes(distinct)),
@@ -203,6 +206,10 @@ def _order(runner: StageRunner) -> tuple[int, bool, int]:
     return stage, runner.weights.is_copy, rank
 
 
+def _label(action: Action) -> Any:
+    return torch._C._profiler._RecordFunctionFast(f"fxpipe {action}")
+
+
 class _Maker:
     def __init__(
         self, programs: Sequence[RankProgram], runners: Sequence[Sequence[StageRunner]]
@@ -226,9 +233,7 @@ class _Maker:
                 case Transfer():
                     yield self._transfer(action, at in final)
                 case Update():
-                    raise ScheduleError(
-                        f"{action}: the optimiser's step is not run by the pipeline"
-                    )
+                    yield self._update(action, program.rank)
 
     def _compute(self, action: Compute, sent: set[tuple[Payload, str, int, int]]) -> Instruction:
         method = COMPUTES[action.kind]
@@ -239,8 +244,20 @@ class _Maker:
             run = partial(moves.compute_and_move, run, after)
         if not runner.lane.is_synchronous:
             run = partial(moves.on_stream, runner.lane, run)
-        label = torch._C._profiler._RecordFunctionFast(f"fxpipe {action}")
-        return Instruction(action, run, action.micro_batch, None, label)
+        return Instruction(action, run, action.micro_batch, None, _label(action))
+
+    def _update(self, action: Update, rank: int) -> Instruction:
+        here = (
+            m for (stage, m), home in self._rank_of.items() if (stage, home) == (action.stage, rank)
+        )
+        m = next(here, None)
+        if m is None:
+            raise ScheduleError(f"{action} on rank {rank}: the stage does not run there")
+        lane = self._runners[m][action.stage].lane
+        run: Run = partial(moves.update, action.stage)
+        if not lane.is_synchronous:
+            run = partial(moves.on_stream, lane, run)
+        return Instruction(action, run, m, None, _label(action))
 
     def _moves(self, action: Compute, sent: set[tuple[Payload, str, int, int]]) -> Iterator[Run]:
         """What hands values to the stages of the same rank."""

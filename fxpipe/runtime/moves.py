@@ -26,6 +26,11 @@ def on_stream(lane: Any, run: Run, step: Step) -> None:
         run(step)
 
 
+def update(stage: int, step: Step) -> None:
+    """Take the optimiser's step for a stage."""
+    step.update(stage)
+
+
 def move_value(stage: int, slot: int, reader: int, there: int, m: int, step: Step) -> None:
     """Hand a value to a stage of the same rank."""
     step.frames[reader][m].inputs[there] = step.frames[stage][m].sends[slot]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 
-from fxpipe.ir.action import Action, Compute, Kind
+from fxpipe.ir.action import Action, Compute, Kind, Update
 from fxpipe.ir.stage import StageProgram
 
 _WORDS = {
@@ -28,6 +28,9 @@ def add_notes(
         programs: of all stages.
         files: name of each stage's source in tracebacks.
     """
+    if isinstance(action, Update):
+        error.add_note(f"fxpipe: stage {action.stage} of {len(programs)}, update ({action})")
+        return
     if not isinstance(action, Compute):
         error.add_note(f"fxpipe: while handing on a value ({action})")
         return

@@ -43,6 +43,7 @@ from fxpipe.runtime.rng import step_key
 from fxpipe.runtime.runners import Runners
 from fxpipe.runtime.step import Step
 from fxpipe.runtime.surroundings import CallerState
+from fxpipe.runtime.updates import Updates, own_parameters
 from fxpipe.runtime.values import Gradients, tensors_in
 from fxpipe.runtime.weights import Load
 
@@ -154,8 +155,12 @@ class Runtime:
         seed: int,
         step: int,
         keep_output: bool = True,
+        updates: Updates | None = None,
     ) -> Outcome:
         """Forward, loss and backward of a batch; parameters accumulate their gradients.
+
+        With `updates` some parameters have made the optimiser's step when this returns; the others,
+        whose gradients are complete only now, are for the caller to update.
 
         Args:
             executable: from `prepare`, for as many micro-batches as there are.
@@ -164,18 +169,27 @@ class Runtime:
             seed: base of the random numbers.
             step: number of the step; with `seed` it decides the random numbers.
             keep_output: whether the outputs are kept.
+            updates: what runs the programs' updates.
 
         Raises:
-            ScheduleError: if the programs are for another number of micro-batches.
+            ScheduleError: if the programs are for another number of micro-batches, or update stages
+                and there are no `updates`.
             ExecutionError: if grad mode is off.
             ValueError: if the loss is no scalar that requires grad.
         """
         keeps_graph = executable.has_backward
         if keeps_graph and not torch.is_grad_enabled():
             raise ExecutionError("a step with backward needs grad mode: it is off (torch.no_grad)")
+        if executable.updates and updates is None:
+            raise ScheduleError(
+                "the schedule updates stages, and there is no optimiser to do it: pass optimizer= to "
+                "the step, or take the updates (such as 0U) out of the schedule"
+            )
         state = self._begin(
             executable, batches, seed, step, keeps_graph=keeps_graph, loss=loss, keep=keep_output
         )
+        if updates is not None:
+            state.updates, state.parameters = updates, own_parameters(executable.distinct)
         try:
             self.launch(executable, state)
             return Outcome(

@@ -21,6 +21,7 @@ from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
 from fxpipe.runtime.stage import StageRunner
 from fxpipe.runtime.surroundings import CallerState
+from fxpipe.runtime.updates import Updates
 from fxpipe.runtime.values import Gradients
 
 
@@ -70,6 +71,8 @@ class Step:
         output_grads: per micro-batch, the gradients of the output leaves.
         input_grads: per micro-batch, the gradients of the placeholders.
         inputs_only: whether backward computes the inputs' gradients and no parameter's.
+        updates: the optimiser; None if no stage is updated.
+        parameters: per stage, those that its update is for.
         transport: ways between ranks, new for each launch.
         record: when what was computed, new for each launch.
     """
@@ -95,6 +98,8 @@ class Step:
         self.caller = caller
         self.inputs = inputs
         self.originals = originals or {}
+        self.updates: Updates | None = None
+        self.parameters: Mapping[int, Sequence[Tensor]] = {}
         self.keeps_graph = keeps_graph
         self.key = key
         self.loss = loss
@@ -120,6 +125,11 @@ class Step:
         return self.keeps(micro_batch) and self.layouts[micro_batch].recompute.reruns(
             micro_batch, len(self.inputs)
         )
+
+    def update(self, stage: int) -> None:
+        """Take the optimiser's step for what only this stage reads."""
+        if self.updates is not None:
+            self.updates.update(self.parameters.get(stage, ()))
 
     def explain(self, error: BaseException, action: Action) -> None:
         """Add to an exception where the pipeline was."""

@@ -24,7 +24,7 @@ def test_no_hazard_and_the_same_bits(
     places: tuple[int, int],
     backend: str,
     schedule: str,
-    accelerator: VirtualAccelerator,  # noqa: F811
+    accelerator: VirtualAccelerator,
 ) -> None:
     pipe, x = pipeline(model, list(places), backend, schedule)
     with accelerator.watch():

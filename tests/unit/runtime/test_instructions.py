@@ -9,6 +9,7 @@ from fxpipe.ir.schedule import Schedule
 from fxpipe.runtime.instructions import COMPUTES, Executable, prepare
 from fxpipe.schedules.chimera import chimera
 from fxpipe.schedules.gpipe import gpipe
+from fxpipe.schedules.insert import with_updates
 from fxpipe.schedules.lower import lower
 from tests.unit.runtime.stages import chain, runners
 
@@ -65,10 +66,23 @@ def test_two_ranks_do_not_run_one_runner() -> None:
         executable(chimera(2, 2, 2), 2)
 
 
-def test_updates_are_refused() -> None:
+def test_updates_run_where_their_stage_does() -> None:
+    made = executable(with_updates(gpipe(2, 2, 2)), 2)
+    assert made.updates
+    assert not executable(gpipe(2, 2, 2), 2).updates
+    assert [str(instruction.action) for instruction in made.ranks[1]][-3:] == [
+        "1B1",
+        "send[g:v0:1→0]1",
+        "1U",
+    ]
+    assert made.ranks[1][-1].label is not None
+
+
+@pytest.mark.parametrize("stage", [1, 5])
+def test_an_update_elsewhere_is_refused(stage: int) -> None:
     graph, programs = chain(1)
-    program = RankProgram(0, (Compute(Kind.FORWARD, 0, 0), Update(0)))
-    with pytest.raises(ScheduleError, match="0U: the optimiser's step"):
+    program = RankProgram(0, (Compute(Kind.FORWARD, 0, 0), Update(stage)))
+    with pytest.raises(ScheduleError, match=f"{stage}U on rank 0: the stage does not run there"):
         prepare([program], [runners(graph, programs)])
 
 
