@@ -144,18 +144,32 @@ def arguments(description: str, *, rounds: int) -> argparse.ArgumentParser:
     return parser
 
 
-def publish(folder: Path = RESULTS) -> None:
-    """Join the Markdown of all experiments into docs/benchmarks.md."""
-    parts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+
+def publish(folder: Path = RESULTS, page: Path = PAGE) -> None:
+    """Put the Markdown of all experiments into docs/benchmarks.md, each between its own marks.
+
+    What was measured before and is not in `folder` stays as it is.
+    """
+    parts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
     if not parts:
         raise SystemExit(f"nothing in {folder}: run `make bench` first")
-    page = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-    head = (
-        "# Benchmarks\n\nMeasured by the programs under `benchmarks/` (`make bench`); interleaved "
-        "rounds, medians, ± half the distance between the quartiles.\n\n"
-    )
-    page.write_text(head + "\n".join(parts), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = with_section(text, name, part)
+    page.write_text(text, encoding="utf-8")
     print(f"wrote {page}")
+
+
+def with_section(text: str, name: str, part: str) -> str:
+    """The text with what stands between the marks of `name` replaced, or appended if there are none."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    section = f"{begin}\n{part.strip()}\n{end}"
+    before, mark, rest = text.partition(begin)
+    if not mark:
+        return f"{text.rstrip()}\n\n{section}\n"
+    return before + section + rest.partition(end)[2]
 
 
 if __name__ == "__main__":

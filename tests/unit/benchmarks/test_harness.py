@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Report, Sample, interleave, ratio
+from benchmarks.harness import Report, Sample, interleave, publish, ratio
 
 
 def test_contenders_take_turns_and_start_in_turn() -> None:
@@ -42,3 +42,26 @@ def test_report_is_written_as_markdown_and_json(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "speed.json").read_text())
     assert record["rows"] == [["U-Net", "500.0 ms ±0%"]]
     assert record["environment"]["torch"]
+
+
+def test_sections_are_replaced_between_their_marks(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.md", tmp_path / "results"
+    folder.mkdir()
+    page.write_text(
+        "# Page\n\n<!-- begin one -->\nold\n<!-- end one -->\n\nBy hand.\n\n"
+        "<!-- begin two -->\nkept\n<!-- end two -->\n"
+    )
+    (folder / "one.md").write_text("## One\n\nnew\n")
+    (folder / "three.md").write_text("## Three\n")
+    publish(folder, page)
+    publish(folder, page)
+    assert page.read_text() == (
+        "# Page\n\n<!-- begin one -->\n## One\n\nnew\n<!-- end one -->\n\nBy hand.\n\n"
+        "<!-- begin two -->\nkept\n<!-- end two -->\n\n"
+        "<!-- begin three -->\n## Three\n<!-- end three -->\n"
+    )
+
+
+def test_nothing_to_publish(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="make bench"):
+        publish(tmp_path, tmp_path / "page.md")
