@@ -80,7 +80,7 @@ def run(
     seed: Seed = 0,
     mode: Mode = "auto",
 ) -> None:
-    """Run some steps with a made-up loss, and compare the fastest with its prediction.
+    """Run steps, and hold the fastest against its prediction.
 
     The loss is the mean square of all floating outputs; nothing is optimised.
     """

@@ -90,7 +90,7 @@ def simulate(
     evaluation: Evaluation = False,
     mode: Mode = "auto",
 ) -> None:
-    """Predict a step: its grid, its length, its bubble, what the ranks keep.
+    """Predict a step: grid, length, bubble, memory.
 
     'fxpipe schedule' compares schedules without a model, in units of time, and writes them to files.
     """

@@ -16,6 +16,7 @@ from fxpipe.ir.torch_order import from_torch_csv
 from fxpipe.schedules.registry import SCHEDULES
 
 CLI = Callable[..., Result]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_grid_its_bubbles_and_what_is_kept(fxpipe: CLI) -> None:
@@ -160,3 +161,10 @@ def test_torch_is_not_loaded(words: str, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_docs_show_what_is_printed(fxpipe: CLI) -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    assert "fxpipe schedule 1f1b --ranks 3 --micro-batches 4\n```\n" in page
+    output = fxpipe("schedule", "1f1b", "--ranks", "3", "--micro-batches", "4").output
+    assert f"```text\n{output}```\n" in page
