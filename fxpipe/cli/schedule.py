@@ -131,8 +131,8 @@ def schedule(
     """Draw schedules, list them, search for the best.
 
     A schedule is drawn with its length, its bubbles, and what every rank keeps. Times are those of a
-    rank for one micro-batch, and are divided among its stages: schedules with several stages per rank are
-    comparable to those with one. 'fxpipe simulate' takes a model's own.
+    rank for one micro-batch, and are divided among its stages: schedules with several stages per rank
+    are comparable to those with one. 'fxpipe simulate' takes a model's own.
     """
     if list_all or name is None:
         typer.echo(schedule_list())
