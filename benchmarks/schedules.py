@@ -128,7 +128,7 @@ def main() -> None:
 def _measure(report: Report, case: Case, rounds: int) -> None:
     speeds: list[float] = []
     with ExitStack() as stack, intra_op_threads(1):
-        runs = _runs(case, stack)
+        runs = runs_of(case, stack)
         cuts = list({id(run.costs): run.costs for run in runs}.values())
         contenders: dict[str, Callable[[], object]] = {
             run.name: _timed(run, fxpipe_step(run.pipe, case.x, case.target)) for run in runs
@@ -145,7 +145,7 @@ def _measure(report: Report, case: Case, rounds: int) -> None:
             shift = turn % len(turns)
             interleave(dict(turns[shift:] + turns[:shift]), 1, warmup=0)
             for run in runs:
-                _simulate(run, speeds[-1])
+                simulate(run, speeds[-1])
     speed = Sample(tuple(speeds[1:])).median
     report.remarks.append(
         f"{case.name}, {case.chunks} micro-batches: two threads do {2 * speed:.2f} times the work of "
@@ -167,7 +167,7 @@ def _measure(report: Report, case: Case, rounds: int) -> None:
         )
 
 
-def _runs(case: Case, stack: ExitStack) -> list[Run]:
+def runs_of(case: Case, stack: ExitStack) -> list[Run]:
     """A pipeline per schedule, all of one cut for each number of stages."""
     cuts: dict[tuple[int, bool], Stages] = {}
     bases: dict[int, fxpipe.Pipeline] = {}
@@ -217,7 +217,7 @@ def _timed(run: Run, step: Callable[[], object]) -> Callable[[], None]:
     return timed
 
 
-def _simulate(run: Run, speed: float) -> None:
+def simulate(run: Run, speed: float) -> None:
     programs = fxpipe.lower(run.pipe.schedule, run.pipe.stage_graph)
     cluster = fxpipe.Cluster(ranks=RANKS, speeds=(1.0, speed))
     timeline = fxpipe.simulate(programs, run.costs.last(), cluster, run.pipe.stage_graph)

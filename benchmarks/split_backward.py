@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _measure(report: Report, case: Case, rounds: int) -> None:
-    with _pipeline(case, WHOLE) as whole, _pipeline(case, SPLIT) as split:
+    with pipeline(case, WHOLE) as whole, pipeline(case, SPLIT) as split:
         found = {name: Passes() for name in ("whole", "split", "eager", "torch")}
         contenders: Mapping[str, Callable[[], object]] = {
             "whole": lambda: _step(whole, case, found["whole"]),
@@ -120,7 +120,7 @@ def _measure(report: Report, case: Case, rounds: int) -> None:
             "torch": lambda: _torch(case, found["torch"]),
         }
         interleave(contenders, rounds, warmup=2)
-        shares = _flops_in_weight_pass(case, split)
+        shares = flops_in_weight_pass(case, split)
     times = {name: passes.backward(rounds) for name, passes in found.items()}
     steps = {name: passes.step(rounds) for name, passes in found.items()}
     report.add(
@@ -145,7 +145,7 @@ def ratio_with_spread(over: Sample, under: Sample) -> str:
 # -- fxpipe ------------------------------------------------------------------------------------------
 
 
-def _pipeline(case: Case, schedule: fxpipe.Schedule) -> fxpipe.Pipeline:
+def pipeline(case: Case, schedule: fxpipe.Schedule) -> fxpipe.Pipeline:
     return fxpipe.compile(
         copy.deepcopy(case.model),
         devices=["cpu"],
@@ -203,7 +203,7 @@ def _torch(case: Case, passes: Passes | None = None) -> int:
 # -- floating-point operations -----------------------------------------------------------------------
 
 
-def _flops_in_weight_pass(case: Case, split: fxpipe.Pipeline) -> tuple[float, float]:
+def flops_in_weight_pass(case: Case, split: fxpipe.Pipeline) -> tuple[float, float]:
     """Of those that gradients of weights take, the share in the weight pass: fxpipe's, torch's."""
     of_weights = _backward_flops(case, True) - _backward_flops(case, False)
     with _counted_weight_pass() as counted:
