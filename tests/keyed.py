@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpipe.runtime.rng import mix, scope_hash, step_key
 
-DRAWS: Final = ("aten.bernoulli_", "aten.randn_like", "aten.bernoulli")
+DRAWS: Final = ("aten.bernoulli_", "aten.randn_like", "aten.dropout.", "aten.dropout_.")
+"""In inference mode a dropout comes whole, else as the draw inside it."""
 
 
 class KeyedTwin:
@@ -94,7 +95,8 @@ class _Keyed(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if not str(func).startswith(DRAWS):
+        is_off = "dropout" in str(func) and not args[2]
+        if not str(func).startswith(DRAWS) or is_off:
             return func(*args, **(kwargs or {}))
         key = self._key()
         before = torch.get_rng_state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +93,7 @@ def _name(tree: Tree, name: str, found: dict[int, str]) -> None:
 
 def argument_names(model: nn.Module, layout: Layout) -> list[str]:
     """A legal, unique name for every leaf of ``(args, kwargs)``: forward's own words for them."""
-    positional = list(_positional(model))
+    positional = positional_names(model)
     seen: dict[str, int] = {}
     names = []
     for steps in layout.names():
@@ -109,11 +109,11 @@ def argument_names(model: nn.Module, layout: Layout) -> list[str]:
     return names
 
 
-def _positional(model: nn.Module) -> Iterator[str]:
+def positional_names(model: nn.Module) -> list[str]:
+    """The names of the arguments that forward takes by position; those of ``*args`` have none."""
     try:
         signature = inspect.signature(model.forward)
     except (ValueError, TypeError):  # a built-in function may have none
-        return
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            yield parameter.name
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature.parameters.values() if p.kind in kinds]

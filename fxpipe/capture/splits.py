@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fxpipe.capture.batch import Batch, find_batch, rows_along
 from fxpipe.capture.naming import safe
-from fxpipe.capture.signature import Layout, Tree, argument_names
+from fxpipe.capture.signature import Layout, Tree, argument_names, positional_names
 from fxpipe.ir.split import Split, SplitRule
 
 TARGET = "target"
@@ -135,7 +135,7 @@ def _fill(
 
 def _argument_paths(model: nn.Module, layout: Layout) -> Iterator[list[str]]:
     """For every leaf of ``(args, kwargs)`` the names that it goes by, shortest first."""
-    positional, _ = _arguments(model)
+    positional = positional_names(model)
     unique = argument_names(model, layout)
     for (which, first, *rest), name in zip(_paths(layout), unique, strict=True):
         word = first
@@ -168,7 +168,7 @@ def _walk(tree: Tree, steps: list[str], found: dict[int, list[str]]) -> None:
 
 
 def _arguments(model: nn.Module) -> tuple[list[str], bool]:
-    """The names of forward's arguments, positional ones first; and whether it takes any name."""
+    """The names of forward's arguments; and whether it takes any name."""
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (ValueError, TypeError):  # a built-in function may have none

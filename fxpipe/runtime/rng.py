@@ -200,6 +200,17 @@ def seeded_default(key: int, device: torch.device) -> Iterator[None]:
             default.set_state(before)
 
 
+@contextmanager
+def undrawn_if_it_fails() -> Iterator[None]:
+    """After an error inside, the caller's generator is as if nothing had been drawn from it."""
+    before = torch.get_rng_state()
+    try:
+        yield
+    except BaseException:
+        torch.set_rng_state(before)
+        raise
+
+
 def default_generator(device: torch.device) -> torch.Generator:
     """The generator that operators on a device draw from when they are given none."""
     if device.type == "cpu":

@@ -1,0 +1,72 @@
+"""Found by the property of exactness (tests/properties/test_exactness.py): one test per cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxpipe
+from tests.reference import run_eager_step
+
+
+def mean_square(output: Tensor, target: Any = None) -> Tensor:
+    return output.square().mean()
+
+
+def rows(count: int = 6, width: int = 4, seed: int = 1) -> Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+class Gated(nn.Module):
+    """Takes any number of tensors, and a keyword that has no rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, *given: Tensor, gate: Tensor) -> Tensor:
+        return self.layers(given[0] + given[-1]) * gate
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_rule_for_a_keyword_is_not_taken_for_one_of_the_first_of_many_arguments(
+    chunks: int,
+) -> None:
+    """Keyword-only names were counted as if they named what ``*given`` holds."""
+    torch.manual_seed(0)
+    model, args, kwargs = Gated(), (rows(), rows(seed=2)), {"gate": rows(1)[0]}
+    eager = run_eager_step(
+        model, args, kwargs, chunks=chunks, loss_fn=mean_square, dims=(0, 0, None)
+    )
+    grads = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    with fxpipe.compile(
+        model, ["cpu"] * 2, chunks=chunks, costs="estimate", split={"gate": fxpipe.Replicate()}
+    ) as pipe:
+        result = pipe.step(*args, **kwargs, loss_fn=mean_square)
+    assert torch.equal(result.loss, eager.loss)
+    assert all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), grads, strict=True))
+
+
+@pytest.mark.parametrize("way", ["step", "call"])
+def test_a_step_that_fails_has_drawn_nothing(way: str) -> None:
+    """The seed of its random numbers stayed drawn from the caller's generator."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+
+    def fails(output: Tensor, target: Any = None) -> Tensor:
+        torch.rand(3)
+        raise ZeroDivisionError
+
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=3, costs="estimate") as pipe:
+        before = torch.get_rng_state()
+        if way == "call":
+            model[2].register_forward_hook(lambda module, args, output: fails(output))
+            with pytest.raises(ZeroDivisionError):
+                pipe(rows())
+        else:
+            with pytest.raises(ZeroDivisionError):
+                pipe.step(rows(), loss_fn=fails)
+        assert torch.equal(torch.get_rng_state(), before)
