@@ -10,6 +10,7 @@ from fxpipe import interrupts
 from fxpipe.ir.action import Action
 from fxpipe.runtime.backend import Cancelled
 from fxpipe.runtime.instructions import Instruction
+from fxpipe.runtime.unfinished import forget_unfinished
 
 if TYPE_CHECKING:
     from fxpipe.runtime.step import Step
@@ -51,4 +52,6 @@ def run_rank(
             raise
         except BaseException as error:
             step.explain(error, instruction.action)
+            if step.keeps_graph:
+                forget_unfinished()
             raise

@@ -210,7 +210,7 @@ class _Task:
     ) -> None:
         self.ended = False
         self._run = run
-        self._transport = transport
+        self._cancel = transport.cancel
         self._done = done
         self._failures = failures
 
@@ -218,12 +218,16 @@ class _Task:
         """Run to the end, note a failure, and say that it has ended."""
         if self.ended:
             return
+        run, self._run = self._run, _nothing
         try:
-            self._run()
+            run()
         except Cancelled:
             pass
         except BaseException as failure:
             self._fail(failure)
+        # Whoever is told that it has ended may rely on nothing being held here any longer.
+        del run
+        self._cancel = _nothing
         self.ended = True
         self._done.put(None)
 
@@ -234,7 +238,11 @@ class _Task:
 
     def _fail(self, failure: BaseException) -> None:
         self._failures.append(failure)
-        self._transport.cancel()
+        self._cancel()
+
+
+def _nothing() -> None:
+    """What is left to be run of a task that has ended."""
 
 
 def _run_all(
