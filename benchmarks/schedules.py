@@ -59,8 +59,8 @@ def cases(quick: bool) -> Iterator[Case]:
     yield Case(
         "Transformer, 8 blocks of 256, 32 sequences of 64", TransformerStack(8, 256, 4), x, x, 8
     )
-    x = torch.randn(16, 3, 128, 128)
-    yield Case("U-Net (2, 16), 16 images 128×128", UNet(2, 16), x, torch.randn(16, 1, 128, 128), 8)
+    x = torch.randn(8, 3, 128, 128)
+    yield Case("U-Net (2, 16), 8 images 128×128", UNet(2, 16), x, torch.randn(8, 1, 128, 128), 8)
 
 
 @dataclass

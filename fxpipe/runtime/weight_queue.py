@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeAlias, cast
 
 import torch
@@ -165,7 +165,8 @@ class _Weights(torch.autograd.Function):
     ) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.make = make
-        return _NOTHING.detach()
+        # On the parameters' device, so that the engine knows the stream that the gradients come from.
+        return _nothing(parameters[0].device).detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -173,7 +174,11 @@ class _Weights(torch.autograd.Function):
         return (None, *make())  # nobody else refers to them: they become ``.grad`` as they are
 
 
-_NOTHING: Final = torch.empty(0)
+@cache
+def _nothing(device: torch.device) -> Tensor:
+    return torch.empty(0, device=device)
+
+
 _weights: Final[Callable[..., Tensor]] = _Weights.apply
 
 
@@ -181,7 +186,7 @@ def _accumulate(ends: Sequence[Tensor]) -> None:
     """Run the backwards of `_Weights` nodes."""
     _engine_run_backward(
         tuple(ends),
-        (_NOTHING,) * len(ends),
+        tuple(_nothing(end.device) for end in ends),
         False,
         False,
         (),

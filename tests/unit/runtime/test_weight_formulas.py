@@ -52,7 +52,7 @@ def gradients_of(made: Tensor, layout: str) -> Tensor:
     """A gradient as it may arrive: contiguous, out of a broadcast, or a piece of something larger."""
     match layout:
         case "own":
-            return torch.randn(made.shape).to(made.dtype)
+            return torch.randn(made.shape).to(made)
         case "expanded":
             return torch.randn(()).to(made.dtype).expand(made.shape)
         case "piece":
@@ -308,3 +308,27 @@ def test_gradients_are_not_copied() -> None:
     use._formula = Noting()
     queue.run()
     assert made == [weight.grad.data_ptr()]
+
+
+@pytest.mark.cuda
+def test_the_same_on_an_accelerator() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight, bias = plain(4, 32, 64), parameter(48, 64), parameter(48)
+        images, kernel = plain(2, 8, 16, 16), parameter(12, 8, 3, 3)
+        for function, args in (
+            (F.linear, (x, weight, bias)),
+            (F.linear, (x, weight, None)),
+            (F.linear, (x[0], weight, bias)),
+            (torch.matmul, (x, parameter(64, 24))),
+            (F.conv2d, (images, kernel, parameter(12), 1, 1)),
+            (F.conv_transpose2d, (images, parameter(8, 6, 2, 2), parameter(6), 2)),
+        ):
+            there = tuple(
+                nn.Parameter(value.detach().to("cuda", dtype))
+                if isinstance(value, nn.Parameter)
+                else value.to("cuda", dtype)
+                if isinstance(value, Tensor)
+                else value
+                for value in args
+            )
+            compare(function, there)
