@@ -19,8 +19,8 @@ from fxpipe.viz.units import seconds_text
 _WIDTH = 100
 """Characters of a line where there is no terminal."""
 
-_MOST = 4000
-"""Columns, at most."""
+_FINEST = 4
+"""Columns of the shortest computation, at most."""
 
 
 def terminal_width(otherwise: int = _WIDTH) -> int:
@@ -61,11 +61,11 @@ def print_grid(
 
 
 def common_unit(timeline: Timeline) -> float:
-    """The longest unit of which all durations are multiples, if the grid stays readable with it."""
+    """The longest unit of which all durations are multiples; where it is very short, a longer one."""
     durations = {round(span.duration, 9) for span in timeline.spans} - {0.0}
     if not durations:
         return 0.0
     parts = [Fraction(duration).limit_denominator(1000) for duration in durations]
     below = math.lcm(*(part.denominator for part in parts))
     unit = math.gcd(*(int(part * below) for part in parts)) / below
-    return unit if unit and timeline.makespan / unit <= _MOST else shortest(timeline)
+    return max(unit, shortest(timeline) / _FINEST)

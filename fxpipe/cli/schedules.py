@@ -38,8 +38,10 @@ def read_schedule(text: str) -> str | Generator | Schedule:
     if path.is_file():
         return _read_file(path)
     if ":" in text:
-        generator: Generator = import_object(text, "schedule")
-        return generator
+        made: Generator | Schedule = import_object(text, "schedule")
+        if not callable(made) and not isinstance(made, Schedule):
+            raise typer.BadParameter(f"{text} is neither a schedule nor a function that makes one")
+        return made
     if path.suffix in _FILES or len(path.parts) > 1:
         raise typer.BadParameter(f"there is no file {text!r}")
     return schedule_name(text)

@@ -18,8 +18,10 @@ def test_the_unit_divides_all_durations() -> None:
     assert common_unit(timeline_of("0F0@1-1")) == 0.0
 
 
-def test_a_unit_that_would_be_too_short_gives_way_to_the_shortest_computation() -> None:
-    assert common_unit(timeline_of("0F0@0-1 0B0@1-2.001 0F1@3-9")) == 1.0
+def test_a_unit_that_would_be_very_short_gives_way_to_a_part_of_the_shortest_computation() -> None:
+    assert common_unit(timeline_of("0F0@0-1 0B0@1-2.001 0F1@3-9")) == 0.25
+    assert common_unit(timeline_of("0F0@0-1 0B0@1-2.25 0F1@3-9")) == 0.25
+    assert common_unit(timeline_of("0F0@0-1 0B0@1-2.00001")) == 1.0
 
 
 def test_a_grid_without_a_unit_fits_into_one_block(capsys: pytest.CaptureFixture[str]) -> None:

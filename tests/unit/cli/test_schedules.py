@@ -68,6 +68,9 @@ def test_text_and_json_files(tmp_path: Path) -> None:
 
 def test_a_function_of_a_module() -> None:
     assert read_schedule("tests.unit.cli.models:backwards_schedule") is backwards_schedule
+    assert read_schedule("fxpipe.schedules.registry:gpipe") is SCHEDULES["gpipe"]
+    with pytest.raises(typer.BadParameter, match="neither a schedule nor a function"):
+        read_schedule("fxpipe:__version__")
 
 
 def test_a_file_without_a_schedule_is_refused(tmp_path: Path) -> None:
