@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -32,6 +32,27 @@ def set_state(generator: Any, value: Any) -> None:
         generator.bit_generator.state = value
     else:
         generator.set_state(value)
+
+
+@contextmanager
+def as_before_if_it_fails(held: Sequence[Any], *, python: bool) -> Iterator[None]:
+    """If what is inside fails, generators are as they were.
+
+    Args:
+        held: generators of any kind.
+        python: whether those of ``random`` and NumPy, too.
+    """
+    states = [state(generator) for generator in held]
+    defaults = (random.getstate(), np.random.get_state()) if python else None
+    try:
+        yield
+    except BaseException:
+        for generator, before in zip(held, states, strict=True):
+            set_state(generator, before)
+        if defaults is not None:
+            random.setstate(defaults[0])
+            np.random.set_state(defaults[1])
+        raise
 
 
 class PythonGenerators:

@@ -104,6 +104,12 @@ def generators_of(modules: Iterable[nn.Module]) -> PythonGenerators:
     return PythonGenerators(Held(v for m in inner for v in vars(m).values()).generators)
 
 
+def generators_in(model: nn.Module, more: Iterable[Any] = ()) -> list[Any]:
+    """The generators of random numbers, of any kind, that a model's modules hold, and some more."""
+    values = (value for module in model.modules() for value in vars(module).values())
+    return Held([*values, *more]).generators
+
+
 class _Kind(Enum):
     """What is done with the objects of a class."""
 

@@ -83,8 +83,8 @@ class Pipeline(Decided):
                 )
             else:
                 result = run_call(batch, variants, self._executables, seed)
-        if self.training:
-            self.steps_done += 1
+            if self.training:
+                self.steps_done += 1
         return result
 
     def step(
@@ -151,7 +151,7 @@ class Pipeline(Decided):
                 targets = self._cut_target(target, feed, variants)
             shares = loss_weights(weights, feed.batches.rows, feed.calls, targets)
             self._adopt(loss_fn, variants)
-            outcome, output = run_step(
+            outcome, output, finish = run_step(
                 feed,
                 variants,
                 self._executables,
@@ -160,7 +160,8 @@ class Pipeline(Decided):
                 keep_output=keep_output,
                 optimizer=optimizer,
             )
-        self.steps_done += 1
+            self.steps_done += 1
+        finish()
         return StepResult(outcome.loss, output, outcome.timeline)
 
     def _cut(

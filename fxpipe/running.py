@@ -38,14 +38,23 @@ def run_step(
     *,
     keep_output: bool,
     optimizer: Optimizer | None = None,
-) -> tuple[Outcome, Any]:
-    """Forward and backward of a batch under the schedule: the outcome, and the result.
+) -> tuple[Outcome, Any, Callable[[], None]]:
+    """Forward and backward of a batch under the schedule.
 
     With an optimizer its step is made, too, and for every stage as early as can be.
+
+    Returns:
+        The outcome; the result; and what is to be done when the step's turn is over: a backward
+        through the graph that the caller made the inputs with may need turns of its own.
     """
     # Gradients of inputs go on into the caller's graph, which may use the same parameters.
     waits = any(tensor.requires_grad for given in feed.batches.inputs for tensor in given)
     updates = None if optimizer is None else UpdateByStage(optimizer, waits=waits)
+    results: list[Any] = []
+
+    def join(outcome: Outcome) -> None:
+        results.append(feed.joined(outcome.outputs, loss.weights) if keep_output else None)
+
     outcome = variants[0].runtime.run_step(
         executables.get("step" if updates is None else "update", variants),
         feed.batches,
@@ -54,19 +63,28 @@ def run_step(
         step=seed.step,
         keep_output=keep_output,
         updates=updates,
+        then=join,
     )
-    feed.pass_on(outcome.input_grads)
-    if updates is not None:
-        updates.finish()
-    return outcome, feed.joined(outcome.outputs, loss.weights) if keep_output else None
+
+    def finish() -> None:
+        feed.pass_on(outcome.input_grads)
+        if updates is not None:
+            updates.finish()
+
+    return outcome, results.pop(), finish
 
 
 def run_call(
     batch: WholeBatch, variants: Sequence[Situation], executables: Executables, seed: Seed
 ) -> Any:
     """All forwards; nothing is kept for a backward."""
-    call = _forward(batch, variants, executables, seed, keeps_graph=False)
-    return batch.outputs(call.take_outputs()).result()
+    results: list[Any] = []
+
+    def join(call: Call) -> None:
+        results.append(batch.outputs(call.take_outputs()).result())
+
+    _forward(batch, variants, executables, seed, join, keeps_graph=False)
+    return results.pop()
 
 
 def run_differentiable(
@@ -82,9 +100,11 @@ def run_differentiable(
     joined: list[JoinedOutputs] = []
 
     def run() -> tuple[_Half, list[Tensor]]:
-        call = _forward(batch, variants, executables, seed, keeps_graph=True)
-        outputs = batch.outputs(call.take_outputs())
-        joined.append(outputs)
+        def join(call: Call) -> None:
+            joined.append(batch.outputs(call.take_outputs()))
+
+        call = _forward(batch, variants, executables, seed, join, keeps_graph=True)
+        outputs = joined[0]
         half = _Half(batch, call, outputs, variants, executables, wanted, take)
         return half, outputs.differentiable()
 
@@ -97,6 +117,7 @@ def _forward(
     variants: Sequence[Situation],
     executables: Executables,
     seed: Seed,
+    join: Callable[[Call], None],
     *,
     keeps_graph: bool,
 ) -> Call:
@@ -106,6 +127,7 @@ def _forward(
         seed=seed.base,
         step=seed.step,
         keeps_graph=keeps_graph,
+        then=join,
     )
 
 

@@ -12,7 +12,8 @@ input_grads = call.backward(backward_executable, output_grads)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -20,7 +21,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from fxpipe import interrupts
 from fxpipe.errors import ExecutionError, ScheduleError
+from fxpipe.generators import as_before_if_it_fails
+from fxpipe.held import generators_in
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
@@ -102,6 +106,7 @@ class Runtime:
     ) -> None:
         self._backend = backend
         self._lanes = lanes
+        self._generators = generators_in(model, capture.constants.values())
         self._runners = Runners(
             model,
             capture,
@@ -156,6 +161,7 @@ class Runtime:
         step: int,
         keep_output: bool = True,
         updates: Updates | None = None,
+        then: Callable[[Outcome], None] | None = None,
     ) -> Outcome:
         """Forward, loss and backward of a batch; parameters accumulate their gradients.
 
@@ -170,6 +176,7 @@ class Runtime:
             step: number of the step; with `seed` it decides the random numbers.
             keep_output: whether the outputs are kept.
             updates: what runs the programs' updates.
+            then: what is still to be done with the outcome; if it fails, the step has failed.
 
         Raises:
             ScheduleError: if the programs are for another number of micro-batches, or update stages
@@ -190,14 +197,22 @@ class Runtime:
         )
         if updates is not None:
             state.updates, state.parameters = updates, own_parameters(executable.distinct)
-        try:
-            self.launch(executable, state)
-            return Outcome(
+        outcomes: list[Outcome] = []
+
+        def note() -> None:
+            outcome = Outcome(
                 loss=weighted_loss(state.losses, loss.weights),
                 outputs=state.outputs if keep_output else (),
                 input_grads=state.input_grads,
                 timeline=state.record.timeline(),
             )
+            if then is not None:
+                then(outcome)
+            outcomes.append(outcome)
+
+        try:
+            self.launch(executable, state, note)
+            return outcomes.pop()
         finally:
             state.drop()
 
@@ -209,6 +224,7 @@ class Runtime:
         seed: int,
         step: int,
         keeps_graph: bool,
+        then: Callable[[Call], None] | None = None,
     ) -> Call:
         """The forwards of a batch.
 
@@ -218,6 +234,7 @@ class Runtime:
             seed: base of the random numbers.
             step: number of the step; with `seed` it decides the random numbers.
             keeps_graph: whether `Call.backward` will follow.
+            then: what is still to be done with the call; if it fails, the call has failed.
 
         Raises:
             ScheduleError: if the programs are for another number of micro-batches.
@@ -225,12 +242,20 @@ class Runtime:
         state = self._begin(
             executable, batches, seed, step, keeps_graph=keeps_graph, loss=None, keep=True
         )
+        calls: list[Call] = []
+
+        def note() -> None:
+            call = Call(self, state)
+            if then is not None:
+                then(call)
+            calls.append(call)
+
         try:
-            self.launch(executable, state)
+            self.launch(executable, state, note)
         except BaseException:
             state.drop()
             raise
-        return Call(self, state)
+        return calls.pop()
 
     def _begin(
         self,
@@ -271,26 +296,50 @@ class Runtime:
             if batches.count > 1 and first[at] is last[at]
         }
 
-    def launch(self, executable: Executable, state: Step) -> None:
+    def launch(
+        self, executable: Executable, state: Step, then: Callable[[], None] | None = None
+    ) -> None:
         """Run all ranks, with the stages bound to the user's modules as they are now.
 
         One thread at a time: others come before the stages are bound, or after everything has been
-        given back to the user's modules.
+        given back to the user's modules. Buffers get their last values when nothing can fail any more;
+        in between, Ctrl-C waits.
+
+        Args:
+            executable: the programs.
+            state: of the step.
+            then: what is still to be done; if it fails, the step has failed.
         """
-        with self._backend.turn:
+        with (
+            interrupts.held() as interrupt,
+            interrupt.allowed(),
+            self._backend.turn,
+            self._undrawn_if_it_fails(executable),
+        ):
             executable.bind()
             succeeded = False
             try:
                 self._run_ranks(executable, state)
+                self._gather(executable, state)
+                if then is not None:
+                    then()
+                interrupts.check()
                 succeeded = True
             finally:
                 executable.release(keep=succeeded)
             state.statistics.commit()
-            if executable.has_backward and not state.inputs_only:
-                add_up(state.leaves.values())
-            last, first = executable.devices(-1), executable.devices(0)
-            if len(set(last)) > 1 or len(set(first)) > 1:
-                bring_together(state, last[0], first[0])
+
+    def _undrawn_if_it_fails(self, executable: Executable) -> AbstractContextManager[None]:
+        python = any(runner.program.draws_python for runner in executable.distinct)
+        return as_before_if_it_fails(self._generators, python=python)
+
+    def _gather(self, executable: Executable, state: Step) -> None:
+        """Add up what the stages, and copies of them, have each for themselves."""
+        if executable.has_backward and not state.inputs_only:
+            add_up(state.leaves.values())
+        last, first = executable.devices(-1), executable.devices(0)
+        if len(set(last)) > 1 or len(set(first)) > 1:
+            bring_together(state, last[0], first[0])
 
     def _run_ranks(self, executable: Executable, state: Step) -> None:
         brief = executable.pace.brief

@@ -256,3 +256,14 @@ def test_a_backend_that_is_used_inside_of_its_own_step_is_refused() -> None:
     step(other)
     step(pipe)
     backend.close()
+
+
+@each_backend
+def test_a_step_on_the_result_of_a_call(backend: str) -> None:
+    """The step's gradient of its input goes back through the call, which has a turn of its own."""
+    model, eager = network().eval(), network().eval()
+    with compiled(model, backend=backend) as pipe:
+        pipe.step(pipe(draw(8, 8)), loss_fn=square)
+    square(eager(eager(draw(8, 8)))).backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
