@@ -192,6 +192,7 @@ class Turn:
         rows: of the batch.
         weights: of a step: ``"samples"``, ``"sum"``, ``"labelled"``, or numbers.
         learn: whether an optimiser makes a step afterwards, and the gradients are dropped.
+        updates: whether it does so stage by stage, within the step.
         change: what is done before (see `CHANGES`), with the thing of that `number`.
         length: of a `Block`'s data.
     """
@@ -202,6 +203,7 @@ class Turn:
     weights: str | tuple[float, ...] = "samples"
     scale: float = 1.0
     learn: bool = True
+    updates: bool = False
     change: str = ""
     number: int = 0
     length: int = LENGTH
@@ -275,6 +277,7 @@ _TURN = st.builds(
     weights=_WEIGHTS,
     scale=st.sampled_from((1.0, 1.0, 0.5, 3.0)),
     learn=st.booleans(),
+    updates=st.booleans(),
     change=st.one_of(st.just(""), st.just(""), st.sampled_from(CHANGES)),
     number=_NUMBER,
     length=st.sampled_from((LENGTH, LENGTH, LENGTH, 1, 5)),
