@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxpipe
@@ -70,17 +72,21 @@ class Run:
     Attributes:
         name: the schedule's.
         pipe: runs it.
-        costs: gives what its stages cost in the last round.
-        measured: seconds per round.
-        simulated: seconds per round.
+        stages: gives what its stages cost.
+        measured: seconds of the step, per round.
+        simulated: the same.
+        busy: seconds that all ranks together compute, per round.
+        simulated_busy: the same.
         idle: share of the simulated step that ranks wait.
     """
 
     name: str
     pipe: fxpipe.Pipeline
-    costs: Stages
+    stages: Stages
     measured: list[float] = field(default_factory=list)
     simulated: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    simulated_busy: list[float] = field(default_factory=list)
     idle: float = 0.0
 
 
@@ -91,8 +97,9 @@ class Stages:
     pipe: fxpipe.Pipeline
     timelines: list[fxpipe.Timeline] = field(default_factory=list)
 
-    def last(self) -> list[fxpipe.StageCost]:
-        return measured_costs(self.timelines[-1:], self.pipe.plan.num_stages)
+    def costs(self, turn: int) -> list[fxpipe.StageCost]:
+        """What the stages took in one round."""
+        return measured_costs([self.timelines[turn]], self.pipe.plan.num_stages)
 
 
 def main() -> None:
@@ -111,12 +118,16 @@ def main() -> None:
             "idle, simulated",
             "measured",
             "measured / simulated",
+            "computing, measured / simulated",
         ],
         remarks=[
             "The simulator is given what each stage takes alone in one thread (forward, backward or "
-            "its halves) and the speed of two threads beside each other, both measured in every round "
+            "its halves) and the speed of two threads beside each other, measured in every round "
             "between the schedules. Ratios are medians over rounds of the ratio within the round, ± "
-            "half the distance between the quartiles."
+            "half the distance between the quartiles. The last column is that of the seconds that both "
+            "workers compute: what of the ratio before it is there as well, is because computations "
+            "take longer (or less) beside each other than two threads do on the whole model; the rest "
+            "is what the runtime adds and the simulator leaves out."
         ],
     )
     for case in cases(options.quick):
@@ -129,9 +140,9 @@ def _measure(report: Report, case: Case, rounds: int) -> None:
     speeds: list[float] = []
     with ExitStack() as stack, intra_op_threads(1):
         runs = runs_of(case, stack)
-        cuts = list({id(run.costs): run.costs for run in runs}.values())
+        cuts = list({id(run.stages): run.stages for run in runs}.values())
         contenders: dict[str, Callable[[], object]] = {
-            run.name: _timed(run, fxpipe_step(run.pipe, case.x, case.target)) for run in runs
+            run.name: partial(step, run, case) for run in runs
         }
         for number, cut in enumerate(cuts):
             contenders[f"alone {number}"] = fxpipe_step(
@@ -144,18 +155,17 @@ def _measure(report: Report, case: Case, rounds: int) -> None:
         for turn in range(rounds):
             shift = turn % len(turns)
             interleave(dict(turns[shift:] + turns[:shift]), 1, warmup=0)
-            for run in runs:
-                simulate(run, speeds[-1])
-    speed = Sample(tuple(speeds[1:])).median
+        speed = Sample(tuple(speeds[1:])).median
+        for run in runs:
+            for turn in range(rounds):
+                simulate(run, turn - rounds, speed)
     report.remarks.append(
         f"{case.name}, {case.chunks} micro-batches: two threads do {2 * speed:.2f} times the work of "
         "one."
     )
     for run in runs:
         measured, simulated = Sample(tuple(run.measured[1:])), Sample(tuple(run.simulated))
-        each = Sample(
-            tuple(a / b for a, b in zip(measured.seconds, simulated.seconds, strict=True))
-        )
+        busy, simulated_busy = Sample(tuple(run.busy[1:])), Sample(tuple(run.simulated_busy))
         report.add(
             case.name,
             run.name,
@@ -163,8 +173,14 @@ def _measure(report: Report, case: Case, rounds: int) -> None:
             f"{simulated.median * 1e3:.1f} ms",
             f"{run.idle:.0%}",
             measured,
-            f"{each.median:.2f} ±{each.spread * each.median:.2f}",
+            _ratio(measured, simulated),
+            _ratio(busy, simulated_busy),
         )
+
+
+def _ratio(over: Sample, under: Sample) -> str:
+    each = Sample(tuple(a / b for a, b in zip(over.seconds, under.seconds, strict=True)))
+    return f"{each.median:.2f} ±{each.spread * each.median:.2f}"
 
 
 def runs_of(case: Case, stack: ExitStack) -> list[Run]:
@@ -208,21 +224,27 @@ def _pipeline(case: Case, per_rank: int) -> fxpipe.Pipeline:
     )
 
 
-def _timed(run: Run, step: Callable[[], object]) -> Callable[[], None]:
-    def timed() -> None:
-        begun = time.perf_counter()
-        step()
-        run.measured.append(time.perf_counter() - begun)
+def step(run: Run, case: Case) -> None:
+    """A step, timed."""
+    run.pipe.zero_grad()
+    begun = time.perf_counter()
+    result = run.pipe.step(case.x, target=case.target, loss_fn=F.mse_loss, keep_output=False)
+    run.measured.append(time.perf_counter() - begun)
+    run.busy.append(_busy(result.timeline))
 
-    return timed
 
-
-def simulate(run: Run, speed: float) -> None:
+def simulate(run: Run, turn: int, speed: float) -> None:
+    """The step of a round, simulated with what the stages took in this round."""
     programs = fxpipe.lower(run.pipe.schedule, run.pipe.stage_graph)
     cluster = fxpipe.Cluster(ranks=RANKS, speeds=(1.0, speed))
-    timeline = fxpipe.simulate(programs, run.costs.last(), cluster, run.pipe.stage_graph)
+    timeline = fxpipe.simulate(programs, run.stages.costs(turn), cluster, run.pipe.stage_graph)
     run.simulated.append(timeline.makespan)
+    run.simulated_busy.append(_busy(timeline))
     run.idle = timeline.bubble
+
+
+def _busy(timeline: fxpipe.Timeline) -> float:
+    return sum(map(timeline.busy, range(timeline.num_ranks)))
 
 
 if __name__ == "__main__":

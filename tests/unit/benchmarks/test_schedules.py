@@ -43,12 +43,12 @@ def test_stages_of_one_cut_are_timed_once() -> None:
     case = Case("tiny", nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), x, x, 2)
     with ExitStack() as stack:
         runs = {run.name: run for run in runs_of(case, stack)}
-        assert runs["gpipe"].costs is runs["1f1b"].costs
-        assert runs["zb-h1"].costs is runs["zb-h2"].costs
-        assert len({id(runs[n].costs) for n in ("1f1b", "zb-h1", "looped-bfs", "zb-v")}) == 4
+        assert runs["gpipe"].stages is runs["1f1b"].stages
+        assert runs["zb-h1"].stages is runs["zb-h2"].stages
+        assert len({id(runs[n].stages) for n in ("1f1b", "zb-h1", "looped-bfs", "zb-v")}) == 4
         run = runs["zb-v"]
-        fxpipe_step(run.costs.pipe, x, x, run.costs.timelines)()
-        simulate(run, speed=1.0)
-        alone = sum(cost.forward + cost.backward for cost in run.costs.last())
+        fxpipe_step(run.stages.pipe, x, x, run.stages.timelines)()
+        simulate(run, -1, speed=1.0)
+        alone = sum(cost.forward + cost.backward for cost in run.stages.costs(-1))
         assert 2 * alone / 2 <= run.simulated[0] * (1 + 1e-9)
         assert run.simulated[0] <= 2 * alone * (1 + 1e-9)
