@@ -25,10 +25,12 @@ class KeyedTwin:
 
     Attributes:
         model: the model; it gets hooks that do not change what it computes.
+        draws: whether it may draw at all: in inference mode a dispatch mode changes which kernels run.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, draws: bool = True) -> None:
         self.model = model
+        self.draws = draws
         self._calls: dict[str, int] = {}
         self._scopes: list[str] = []
         self._draws: dict[str, int] = {}
@@ -64,7 +66,7 @@ class KeyedTwin:
             self._calls.clear()
             self._draws.clear()
             mode = _Keyed(lambda: self._next(mix(key(), micro_batch)))
-            with inner(), mode if self.model.training else nullcontext():
+            with inner(), mode if self.draws and self.model.training else nullcontext():
                 yield
 
         return around

@@ -77,6 +77,11 @@ class Subject:
                 parameters[number % len(parameters)].register_hook(lambda grad: grad * 0.5)
         return WithLoss(inner, self.reduction) if self.own_loss else inner
 
+    @property
+    def draws(self) -> bool:
+        """Whether any step may draw random numbers in training."""
+        return any(repr(kind) in repr(self.shape) for kind in RANDOM | RANDOM_STEPS)
+
     def data(
         self, rows: int, seed: int, length: int = LENGTH
     ) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:

@@ -127,7 +127,7 @@ class Eagerly:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.model = case.subject.model()
-        self._keyed = KeyedTwin(self.model)
+        self._keyed = KeyedTwin(self.model, case.subject.draws)
         self._steps = 0
 
     def run(self, turn: Turn, number: int) -> Eager:
@@ -170,7 +170,7 @@ class Eagerly:
                 scale=turn.scale,
                 **common,
             )
-        with without_gradients(turn):
+        with without_gradients(self.case, turn):
             loss = joined_loss if turn.how == "call" else None
             return run_eager_call(self.model, args, kwargs, loss=loss, **common)
 
@@ -245,7 +245,7 @@ def run(
                 **kwargs,
             )
         return result.loss, result.output
-    with without_gradients(turn), autocast_of(case)():
+    with without_gradients(case, turn), autocast_of(case)():
         output = pipe(*args, **kwargs)
     if turn.how != "call":
         return None, output
@@ -298,11 +298,11 @@ def nth(things: list[Any], turn: Turn) -> Any:
     return things[turn.number % len(things)]
 
 
-def without_gradients(turn: Turn) -> AbstractContextManager[Any]:
-    """The grad mode of a turn."""
-    if turn.how == "inference":
+def without_gradients(case: Case, turn: Turn) -> AbstractContextManager[Any]:
+    """The grad mode of a turn; a keyed twin is not sure to run the same kernels in inference mode."""
+    if turn.how == "inference" and not case.subject.draws:
         return torch.inference_mode()
-    return torch.set_grad_enabled(turn.how != "forward")
+    return torch.set_grad_enabled(turn.how not in ("forward", "inference"))
 
 
 def run_ready(
@@ -325,7 +325,7 @@ def pipeline(case: Case, model: nn.Module) -> fxpipe.Pipeline:
     turn, choices = case.turns[0], case.choices
     model.train(turn.training)
     args, kwargs, _ = case.subject.data(turn.rows, 0, turn.length)
-    with without_gradients(turn), autocast_of(case)():
+    with without_gradients(case, turn), autocast_of(case)():
         dims = case.subject.dims(args, kwargs)
         capture = trace(model, args, kwargs, verify=False, batch_dims=dims)
     places = legal_cuts(capture)
