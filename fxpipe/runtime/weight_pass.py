@@ -116,7 +116,7 @@ class _Deferred(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, x: Tensor, use: Use, queue: WeightQueue) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, use.weight)
+        ctx.save_for_backward(x, use.weight if ctx.needs_input_grad[1] else None)
         ctx.use, ctx.queue = use, queue
         return use.forward(x).data  # no view: the model may change in place what it gets
 

@@ -16,7 +16,7 @@ from fxpipe.runtime.weight_formulas import formula_of
 from fxpipe.runtime.weight_pass import Deferring
 from fxpipe.runtime.weight_queue import PrivateUse, WeightQueue
 
-TYPES = [torch.float32, torch.float64, torch.bfloat16]
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -290,6 +290,25 @@ def test_a_weight_with_and_without_formula(order: str) -> None:
     assert torch.equal(weight.grad, wanted)
 
 
+def test_what_may_change_before_the_backward() -> None:
+    """As in eager: a weight is kept for the gradient of the input only, an input for the weight's."""
+    ids, table = torch.tensor([1, 2]), parameter(5, 3)
+    layer, x = parameter(3, 3), plain(2, 3).requires_grad_()
+    deferring = Deferring()
+    deferring.queue = queue = WeightQueue()
+    rows = deferring.run(F.embedding, (ids, table), {})
+    with torch.no_grad():
+        table.mul_(2.0)
+    rows.sum().backward()
+    queue.run()
+    assert table.grad.sum() == 6
+    y = deferring.run(F.linear, (x, layer), {})
+    with torch.no_grad():
+        layer.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 def test_gradients_are_not_copied() -> None:
     weight, x = parameter(64, 64), plain(8, 64)
     deferring = Deferring()
@@ -332,3 +351,14 @@ def test_the_same_on_an_accelerator() -> None:
                 for value in args
             )
             compare(function, there)
+
+
+@pytest.mark.parametrize("case", ["linear", "matmul", "convolution"])
+def test_autocast(case: str) -> None:
+    function, args = {
+        "linear": (F.linear, (plain(3, 5, 6), parameter(8, 6), parameter(8))),
+        "matmul": (torch.matmul, (plain(3, 5, 6), parameter(6, 8))),
+        "convolution": (F.conv2d, (plain(2, 4, 8, 8), parameter(6, 4, 3, 3), parameter(6))),
+    }[case]
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(function, args, formula=False)
