@@ -1,17 +1,20 @@
-"""Orders made for the costs and the memory at hand: lists by several rules, V-patterns."""
+"""Orders made for the costs and the memory at hand: lists by several rules, V-patterns, periods."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import chain, islice, product, zip_longest
+from random import Random
 from typing import Final, Protocol
 
 from fxpipe.ir.action import Kind
 from fxpipe.ir.plan import Placement
 from fxpipe.planner.search.blocks import promising
 from fxpipe.planner.search.listing import Rules, list_schedule
+from fxpipe.planner.search.periodic import Periodic
+from fxpipe.planner.search.pressing import pressed
 from fxpipe.planner.search.problem import Problem
 from fxpipe.planner.search.space import Candidate, Space
 from fxpipe.planner.search.ways import Ways
@@ -20,6 +23,8 @@ from fxpipe.schedules.v_pattern import Block, v_pattern
 _FILLS: Final = (1.0, 0.5, 0.0)
 _MORE_FILLS: Final = (0.75, 0.25)
 _PACES: Final = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
+_PERIODS: Final = (1.0, 1.1, 1.2, 1.3, 1.05, 1.15, 1.4, 1.25, 1.5, 1.35)
+_TRIES: Final = 80
 _BLOCKS: Final = 24
 
 
@@ -70,16 +75,44 @@ class PatternIdea:
         return Candidate("v-pattern", problem, orders, problem.score(orders))
 
 
-def ideas(space: Space, problem: Problem) -> Iterator[Idea]:
-    """What to try on a problem, lists and patterns in turn.
+@dataclass(frozen=True)
+class PeriodicIdea:
+    """One micro-batch's starts, repeated: the same stretch of time over and over, as memory allows.
 
-    Where memory is limited, some lists let micro-batches enter at a pace only.
+    Attributes:
+        split: whether backwards are split.
+        pace: seconds from one micro-batch to the next, in multiples of what the busiest rank computes.
     """
-    lists = _lists(space.split, any(map(math.isfinite, problem.limits)))
-    patterns = _patterns(space, problem)
+
+    split: bool
+    pace: float
+
+    def __call__(self, problem: Problem) -> Candidate | None:
+        """The order; None if the actions do not fit into the period."""
+        period = self.pace * work(problem)
+        if period <= 0.0:
+            return None
+        ways = Ways(problem, split=self.split)
+        starts = Periodic(problem, ways, period).search(Random(0), _TRIES)
+        if starts is None:
+            return None
+        orders = pressed(problem, ways, starts, period)
+        return Candidate("periodic", problem, orders, problem.score(orders))
+
+
+def ideas(space: Space, problem: Problem) -> Iterator[Idea]:
+    """What to try on a problem, lists and others in turn.
+
+    Where memory is limited, some let micro-batches enter at a pace only.
+    """
+    limited = any(map(math.isfinite, problem.limits))
+    lists = _lists(space.split, limited)
+    others: list[Iterator[Idea]] = [_patterns(space, problem)]
+    if limited:
+        others.append(PeriodicIdea(space.split, pace) for pace in _PERIODS)
     yield from islice(lists, 2)
-    for idea in patterns:
-        yield idea
+    for turn in zip_longest(*others):
+        yield from (idea for idea in turn if idea is not None)
         yield from islice(lists, 1)
     yield from lists
 

@@ -107,6 +107,10 @@ class Problem:
         """The number of an action."""
         return self.row(kind, stage) + micro_batch
 
+    def rank_of(self, number: int) -> int:
+        """The rank of a number's action, of the first copy where there are several."""
+        return self.placement.ranks[number // self.micro_batches % self.cut.num_stages]
+
     def kind_of(self, number: int) -> Kind:
         """The kind of a number's action."""
         return list(Kind)[number // (self.micro_batches * self.cut.num_stages)]

@@ -45,9 +45,10 @@ def search_schedule(
     """The fastest schedule that the simulator knows of, for these costs and this memory.
 
     A portfolio: every schedule with a name, on every cut and placement; where it keeps too much, with
-    stages recomputed; V-patterns of all slopes (Qi et al., arXiv 2405.15362); list scheduling by several
-    rules; then local search from the best of these. The result is at least as good as the best schedule
-    with a name that keeps to the limit. The search ends when it meets the lower bound.
+    stages recomputed; V-patterns of all slopes (Qi et al., arXiv 2405.15362); orders that repeat, where
+    memory is limited; list scheduling by several rules; then local search from the best of these. The
+    result is at least as good as the best schedule with a name that keeps to the limit. The search ends
+    when it meets the lower bound.
 
     Args:
         costs: per stage of one cut, for one micro-batch: finer cuts are estimated by dividing every

@@ -3,7 +3,15 @@ from __future__ import annotations
 import math
 
 from fxpipe.ir.cluster import Cluster
-from fxpipe.planner.search.ideas import ListIdea, PatternIdea, deep, ideas, timely, work
+from fxpipe.planner.search.ideas import (
+    ListIdea,
+    PatternIdea,
+    PeriodicIdea,
+    deep,
+    ideas,
+    timely,
+    work,
+)
 from fxpipe.planner.search.problem import Problem
 from fxpipe.planner.search.space import Space
 from tests.unit.planner.search.problems import equal
@@ -25,14 +33,15 @@ def test_patterns_are_for_a_v_of_two() -> None:
 def test_paces_are_for_memory_that_is_short() -> None:
     for kept, some in ((math.inf, False), (3.0, True)):
         problem = equal(4, 1, 8, kept=kept)
-        found = [idea for idea in ideas(_space(problem), problem) if isinstance(idea, ListIdea)]
-        assert any(idea.pace > 0 for idea in found) is some
+        found = list(ideas(_space(problem), problem))
+        assert any(isinstance(idea, ListIdea) and idea.pace > 0 for idea in found) is some
+        assert any(isinstance(idea, PeriodicIdea) for idea in found) is some
 
 
 def test_backwards_stay_whole_if_they_must() -> None:
     problem = equal(4, 2, 8, kept=3, fold=True)
     found = list(ideas(_space(problem, split=False), problem))
-    assert all(isinstance(idea, ListIdea) and not idea.split for idea in found)
+    assert all(isinstance(idea, ListIdea | PeriodicIdea) and not idea.split for idea in found)
 
 
 def test_an_idea_is_for_any_number_of_micro_batches() -> None:

@@ -71,6 +71,27 @@ def test_short_memory_is_for_patterns() -> None:
     assert max(found.peaks) == 4
 
 
+@pytest.mark.parametrize(
+    ("cost", "ranks", "limit", "named", "most"),
+    [
+        (UNIT, 4, 2, 29.5, 28.75),  # V-Min
+        (UNEQUAL, 4, 2, 113.0, 103.0),
+        pytest.param(UNIT, 8, 5, 56.5, 56.0, marks=pytest.mark.slow),  # V-Half
+        pytest.param(UNEQUAL, 8, 4, 235.5, 216.0, marks=pytest.mark.slow),
+    ],
+)
+def test_short_memory_is_for_periods(
+    cost: StageCost, ranks: int, limit: int, named: float, most: float
+) -> None:
+    """Orders that repeat, made for the costs at hand, where the best with a name is V-Min or V-Half."""
+    found = _search(
+        [cost] * ranks, limit, ranks=ranks, micro_batches=2 * ranks, steps=1, stages_per_rank=(2, 4)
+    )
+    assert found.best_named is not None
+    assert found.best_named.makespan == named
+    assert found.makespan <= most
+
+
 def test_recomputation_where_nothing_else_fits() -> None:
     cost = StageCost(1.0, 2.0, 1.0, saved_bytes=10, input_bytes=1)
     options = {"ranks": 4, "micro_batches": 6, "stages_per_rank": (1,)}
