@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -457,11 +457,11 @@ def compare_parameters(ours: nn.Module, theirs: nn.Module) -> None:
         assert_same(one, other, name)
 
 
-def loose(pipe: fxpipe.Pipeline) -> Collection[Tensor]:
+def loose(pipe: fxpipe.Pipeline) -> set[Tensor]:
     """The parameters whose gradients have sums in another order than eager's."""
     if pipe.schedule.replicas > 1:
-        return list(pipe.module.parameters())
-    return tied_parameters(pipe.module, pipe.stages)
+        return set(pipe.module.parameters())
+    return set(tied_parameters(pipe.module, pipe.stages))
 
 
 def compare_buffers(case: Case, pipe: fxpipe.Pipeline, eager: nn.Module) -> None:
