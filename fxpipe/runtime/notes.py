@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import linecache
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import torch
 
 from fxpipe.ir.action import Action, Compute, Kind, Update
 from fxpipe.ir.stage import StageProgram
 
+_NOT_USERS: Final = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parents[1]),
+    "<",
+)
 _WORDS = {
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",
@@ -45,8 +56,25 @@ def add_notes(
 
 
 def _users_line(error: BaseException, program: StageProgram, file: str) -> str | None:
-    """Module path and source line of the user's that the stage's line stands for."""
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    """Module path and source line of the user's that the stage's line stands for.
+
+    A line that calls a whole module has no source line of its own: the one where the module's code
+    was is told, if that is not torch's.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for at, (frame, line) in enumerate(frames):
         if frame.f_code.co_filename == file:
-            return program.lines.get(line)
+            where = program.lines.get(line)
+            inside = _innermost(frames[at + 1 :])
+            return f"{where}, {inside}" if where and inside and " in " not in where else where
+    return None
+
+
+def _innermost(frames: Sequence[tuple[FrameType, int]]) -> str | None:
+    """The last of the frames that is of the user's own code."""
+    for frame, line in reversed(frames):
+        code = frame.f_code
+        if not code.co_filename.startswith(_NOT_USERS):
+            text = linecache.getline(code.co_filename, line).strip()
+            return f"{Path(code.co_filename).name}:{line} in {code.co_name}: {text}"
     return None

@@ -83,7 +83,7 @@ def test_the_error_is_told_and_the_next_batch_runs(
             assert "stage 1" in notes
             assert "micro-batch 2" in notes
             if name == "forward":
-                assert notes.endswith("at 1"), "the module"
+                assert "at 1, test_failures.py:" in notes, "the module and its line"
         assert threading.active_count() == threads
         model.zero_grad()
         found = pipe.step(*args, loss_fn=kind.loss)

@@ -43,6 +43,7 @@ class Probe(nn.Module):
         """Each tells whether something is gone."""
         self.fails_in = ""
         self.at = 2
+        self.error: type[BaseException] = MineError
 
     def forward(self, x: Tensor) -> Tensor:
         y = Probed.apply(self.layer(x).tanh(), self)
@@ -79,7 +80,7 @@ def _fail(probe: Probe, place: str) -> None:
             if probe.fails_in.endswith("interrupted"):
                 signal.raise_signal(signal.SIGINT)
             else:
-                raise MineError(place)
+                raise probe.error(place)
 
 
 class Network(nn.Module):
@@ -152,7 +153,7 @@ def step_fails(
     place: str, probe: int = 1, at: int = 2, error: type[BaseException] = MineError
 ) -> Any:
     def run(pipe: Pipe, model: Network) -> None:
-        with _failing(model, place, probe, at), pytest.raises(error):
+        with failing(model, place, probe, at), pytest.raises(error):
             pipe.step(draw(ROWS, WIDTH), loss_fn=loss_of)
 
     return run
@@ -160,14 +161,14 @@ def step_fails(
 
 def call_fails(place: str, error: type[BaseException] = MineError) -> Any:
     def run(pipe: Pipe, model: Network) -> None:
-        with _failing(model, place, 1, 2), pytest.raises(error):
+        with failing(model, place, 1, 2), pytest.raises(error):
             loss_of(pipe(draw(ROWS, WIDTH))).backward()
 
     return run
 
 
 @contextmanager
-def _failing(model: Network, place: str, probe: int, at: int) -> Iterator[None]:
+def failing(model: Network, place: str, probe: int, at: int) -> Iterator[None]:
     model.probes[probe].fails_in, model.probes[probe].at = place, at
     yield
     model.probes[probe].fails_in = ""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fxpipe.ir.action import Compute, Direction, Kind, Payload, Transfer
@@ -59,6 +61,21 @@ def test_an_error_that_passed_no_line_of_the_stage() -> None:
     error = failure()
     add_notes(error, Compute(Kind.BACKWARD, 1, 0), [program()] * 2, ["a", "b"])
     assert error.__notes__ == ["fxpipe: stage 1 of 2, micro-batch 0, backward (1B0)"]
+
+
+def test_a_whole_module_is_told_with_the_line_inside_of_it() -> None:
+    whole = replace(program(), lines={1: "decoder, call 0"})
+    with pytest.raises(MemoryError) as caught:
+        exec(compile("inner()", "<stage 1>", "exec"), {"inner": fail})
+    add_notes(caught.value, Compute(Kind.FORWARD, 1, 0), [whole] * 2, ["a", "<stage 1>"])
+    line = fail.__code__.co_firstlineno + 1
+    assert caught.value.__notes__[1] == (
+        f"fxpipe: at decoder, call 0, test_notes.py:{line} in fail: raise MemoryError"
+    )
+
+
+def fail() -> None:
+    raise MemoryError
 
 
 def test_transfers() -> None:
