@@ -20,7 +20,9 @@ from fxpipe.ir.stage import StageGraph
 from fxpipe.ir.timeline import Timeline
 from fxpipe.schedules.check import check
 from fxpipe.schedules.registry import Generator, resolve
+from fxpipe.schedules.traffic import traffic
 from fxpipe.viz.text import plan_table
+from fxpipe.viz.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class Line:
         stages = range(self.plan.num_stages)
         return [self.costs.over(self.plan.nodes_of(stage)) for stage in stages]
 
-    def table(self, ranks: int) -> str:
-        """What every stage weighs, takes and hands on."""
-        placement = Placement(tuple(s % ranks for s in range(self.plan.num_stages)))
-        return plan_table(self.graph, self.stage_costs(), placement, self.plan.starts)
+    def table(self, placement: Placement) -> str:
+        """What every stage weighs, takes and hands on, and what goes from rank to rank."""
+        table = plan_table(self.graph, self.stage_costs(), placement, self.plan.starts)
+        return f"{table}\n\n{traffic(self.graph, placement).described(bytes_text)}"
 
 
 def make_line(

@@ -30,6 +30,7 @@ from fxpipe.cli.schedules import read_schedule, title
 from fxpipe.cli.show import step_line, write
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.serial import to_json
+from fxpipe.schedules.registry import resolve
 from fxpipe.viz.text import rank_table
 
 EXAMPLES = """\b
@@ -78,9 +79,10 @@ def plan(
         dynamic=dynamic,
     )
     order = read_schedule(schedule)
-    timeline = predict(made.graph, made.stage_costs(), order, Cluster.local(names), count)
+    resolved = resolve(order, made.graph.num_stages, len(names), count)
+    timeline = predict(made.graph, made.stage_costs(), resolved, Cluster.local(names), count)
     typer.echo(f"{made.capture}\n{made.costs}\n")
-    typer.echo(f"{made.table(len(names))}\n")
+    typer.echo(f"{made.table(resolved.placement)}\n")
     typer.echo(rank_table(timeline))
     typer.echo(
         f"\n{title(order, schedule)}, {count} micro-batches, predicted: {step_line(timeline)}"

@@ -7,6 +7,7 @@ from fxpipe.cli.line import make_line, predict, split_names
 from fxpipe.errors import DeadlockError
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
+from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.linear import linear
 
@@ -23,7 +24,7 @@ def test_the_line_is_that_of_a_micro_batch() -> None:
     assert line.costs.source == "measure"
     assert line.graph.num_stages == line.plan.num_stages == 2
     assert sum(cost.parameter_bytes for cost in line.stage_costs()) == 4 * (8 * 8 + 8) * 4
-    assert len(line.table(ranks=2).splitlines()) == 2 + 2
+    assert len(line.table(Placement.loop(2)).splitlines()) == 2 + 2 + 2
 
 
 def test_a_prediction_checks_its_schedule() -> None:

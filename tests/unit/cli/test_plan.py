@@ -29,6 +29,23 @@ def test_tables_and_prediction(fxpipe: CLI) -> None:
     )
 
 
+def test_the_schedule_says_who_has_which_stage(fxpipe: CLI) -> None:
+    """A V: the skip from stage 0 to stage 3 and the value between 1 and 2 stay on their ranks."""
+    cuts = ("--cuts", "layers.1,layers.2,layers.3", "--stages", "4", "--chunks", "4")
+    outputs = [
+        fxpipe("plan", MODEL, *cuts, "--costs", "estimate", "--schedule", name).output
+        for name in ("1f1b", "zb-v")
+    ]
+    homes = [re.findall(r"^ +([0-3]) +([01])  +", text, re.MULTILINE)[:4] for text in outputs]
+    assert [int(rank) for _, rank in homes[0]] == [0, 1, 0, 1]
+    assert [int(rank) for _, rank in homes[1]] == [0, 1, 1, 0]
+    moved = [re.search(r"(\S+) B sent .* (\S+) B handed over within a rank", t) for t in outputs]
+    loop, fold = [tuple(map(int, found.groups())) for found in moved if found]
+    assert loop[0] > fold[0]
+    assert fold[1] > loop[1]
+    assert sum(loop) == sum(fold)
+
+
 def test_cuts_are_the_users(fxpipe: CLI) -> None:
     fxpipe(
         "plan",
