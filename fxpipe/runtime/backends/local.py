@@ -242,7 +242,7 @@ class _Task:
 
 
 def _nothing() -> None:
-    """What is left to be run of a task that has ended."""
+    """What is left to be run of a task that has ended, and what is done while it ends early."""
 
 
 def _run_all(
@@ -253,30 +253,43 @@ def _run_all(
 ) -> None:
     """Wait until all tasks have ended; an interrupt or the death of a worker makes them end early.
 
-    What has ended is read off the tasks: messages only wake.
+    What has ended is read off the tasks. Their messages wake, and order: what a rank has issued came
+    before its message was taken.
     """
     try:
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-        while not _all_ended(tasks, workers, done):
-            interrupts.check()
+        _await(tasks, workers, done, interrupts.check)
     except BaseException:
         transport.cancel()
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-        while not _all_ended(tasks, workers, done):
-            pass
+        _await(tasks, workers, done, _nothing)
         raise
 
 
-def _all_ended(tasks: Sequence[_Task], workers: Sequence[_Worker], done: SimpleQueue[None]) -> bool:
-    """Whether all have ended, asked after a message or a moment."""
-    if _wait(done):
-        return all(task.ended for task in tasks)
+def _await(
+    tasks: Sequence[_Task],
+    workers: Sequence[_Worker],
+    done: SimpleQueue[None],
+    meanwhile: Callable[[], None],
+) -> None:
+    """Until all have ended and every message is taken, or none comes any more."""
+    taken = 0
+    while True:
+        came = _wait(done)
+        taken += came
+        if not came:
+            _give_up_dead(tasks, workers)
+        if all(task.ended for task in tasks) and (taken == len(tasks) or not came):
+            return
+        meanwhile()
+
+
+def _give_up_dead(tasks: Sequence[_Task], workers: Sequence[_Worker]) -> None:
     for worker, task in zip(workers, tasks, strict=False):
         if not worker.thread.is_alive() and not task.ended:
             task.give_up()
-    return all(task.ended for task in tasks)
 
 
 def _wait(done: SimpleQueue[None]) -> bool:
