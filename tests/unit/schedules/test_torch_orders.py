@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.pipelining.schedules import _Action
@@ -15,7 +18,7 @@ from fxpipe.schedules.looped_bfs import looped_bfs
 from fxpipe.schedules.one_f_one_b import one_f_one_b
 from fxpipe.schedules.zb_v import zb_v
 
-SIZES = [(p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 3, 4, 6, 8, 12, 13, 24)]
+SIZES = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (1, 2, 3, 4, 6, 8, 12, 13, 24, 32)]
 
 
 def _several(name: str, ranks: int, stages_per_rank: int, micro_batches: int) -> list[list[str]]:
@@ -37,6 +40,34 @@ def _one(name: str, ranks: int, micro_batches: int) -> list[list[str]]:
     schedule._num_stages, schedule._n_microbatches = ranks, micro_batches
     order = schedule._get_pipeline_order()
     return [_words(order[rank]) for rank in range(ranks)]
+
+
+def _run(name: str, rank: int, ranks: int, micro_batches: int) -> list[str]:
+    """What a rank with one stage does in torch's loop, its stage replaced by one that takes notes."""
+    notes: list[str] = []
+
+    def note(kind: str) -> Callable[..., None]:
+        return lambda micro_batch, *rest, **more: notes.append(f"{rank}{kind}{micro_batch}")
+
+    def nothing(*rest: object, **more: object) -> list[object]:
+        return []
+
+    hooks = ("get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops")
+    stage = SimpleNamespace(
+        stage_index=rank,
+        forward_one_chunk=note("F"),
+        backward_one_chunk=note("B"),
+        perform_reduce_grad=nothing,
+        **dict.fromkeys(hooks, nothing),
+    )
+    schedule = object.__new__(getattr(torch_schedules, name))
+    schedule._num_stages, schedule._n_microbatches, schedule._stage = ranks, micro_batches, stage
+    schedule.scale_grads = False
+    schedule._check_inputs = lambda *given: ([()] * micro_batches, [{}] * micro_batches)
+    for hook in ("_initialize_stage", "_maybe_compute_loss", "_maybe_get_loss", "_update_losses"):
+        setattr(schedule, hook, nothing)
+    schedule._step_microbatches()
+    return notes
 
 
 def _words(actions: list[_Action | None]) -> list[str]:
@@ -72,12 +103,23 @@ def test_gpipe(p: int, m: int) -> None:
     assert _ours(gpipe(p, p, m)) == _one("ScheduleGPipe", p, m)
 
 
+@pytest.mark.parametrize(("p", "m"), SIZES)
+@pytest.mark.parametrize(
+    ("name", "ours"), [("ScheduleGPipe", gpipe), ("Schedule1F1B", one_f_one_b)]
+)
+def test_what_torch_runs_with_one_stage_per_rank(
+    name: str, ours: Callable[[int, int, int], Schedule], p: int, m: int
+) -> None:
+    """On every rank, the last one included, and with fewer micro-batches than ranks, too."""
+    assert _ours(ours(p, p, m)) == [_run(name, rank, p, m) for rank in range(p)]
+
+
 @pytest.mark.parametrize(("p", "m"), [(p, m) for p, m in SIZES if m >= p])
 def test_1f1b_but_for_the_last_rank(p: int, m: int) -> None:
     """torch draws its 1F1B from a second description of it, which is wrong where no warm-up is.
 
-    There, on the last rank, it leaves micro-batch 0's forward out and adds one that is not there; the
-    loop that torch runs does what ours says.
+    There, on the last rank, it leaves micro-batch 0's forward out and adds one that is not there. The
+    loop that torch runs does what ours says: see above.
     """
     ours, theirs = _ours(one_f_one_b(p, p, m)), _one("Schedule1F1B", p, m)
     assert ours[:-1] == theirs[:-1]
