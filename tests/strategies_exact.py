@@ -24,6 +24,7 @@ DTYPES: Final = {
     "fp32": torch.float32,
     "fp64": torch.float64,
     "bf16": torch.bfloat16,
+    "fp16": torch.float16,
     "autocast": torch.float32,
 }
 IGNORED: Final = -100
@@ -224,6 +225,8 @@ class Case:
 
 
 _NUMBER = st.integers(0, 31)
+_ALL = tuple(range(64))
+_FROZEN = st.lists(_NUMBER, max_size=4, unique=True).map(tuple)
 _BF16 = frozenset({"spectral"})
 _FP64 = frozenset({"in_half"})
 
@@ -234,32 +237,33 @@ def subjects(draw: st.DrawFn) -> Subject:
     dtype = draw(st.sampled_from(tuple(DTYPES)))
     random = draw(st.booleans())
     if draw(st.booleans()):
-        shape: Recipe | Block = draw(
-            recipes(without=frozenset() if random else RANDOM, has_more=True)
-        )
+        shape: Recipe | Block = draw(recipes(10, frozenset() if random else RANDOM, has_more=True))
     else:
-        unfit = {"bf16": _BF16, "fp64": _FP64, "autocast": _BF16}.get(dtype, frozenset())
+        unfit = {"bf16": _BF16, "fp16": _BF16, "fp64": _FP64, "autocast": _BF16}.get(
+            dtype, frozenset()
+        )
         shape = draw(blocks(without=unfit if random else unfit | RANDOM_STEPS))
     pairs = st.tuples(_NUMBER, _NUMBER)
+    frozen = draw(st.one_of(_FROZEN, _FROZEN, st.just(_ALL)))
     return Subject(
         shape,
         draw(st.integers(1, 3)),
         draw(st.sampled_from(("positional", *FORMS))),
         dtype,
-        draw(st.lists(_NUMBER, max_size=4, unique=True).map(tuple)),
+        frozen,
         draw(st.one_of(st.just(()), st.lists(pairs, max_size=3).map(tuple))),
         draw(st.booleans()),
         draw(st.sampled_from(("mean", "sum"))),
-        draw(st.sampled_from((None, 0, 1, -1))),
+        draw(st.sampled_from((0, 1, -1) if frozen == _ALL else (None, 0, 1, -1))),
         draw(st.one_of(st.just(()), st.lists(_NUMBER, max_size=2).map(tuple))),
     )
 
 
 _CHOICES = st.builds(
     Choices,
-    ranks=st.integers(1, 3),
-    per_rank=st.sampled_from((1, 1, 2, 2, 4)),
-    cuts=st.lists(_NUMBER, min_size=11, max_size=11).map(tuple),
+    ranks=st.sampled_from((2, 2, 2, 3, 3, 4, 1)),
+    per_rank=st.sampled_from((1, 1, 2, 2, 2, 4, 3)),
+    cuts=st.lists(_NUMBER, min_size=15, max_size=15).map(tuple),
     schedule=_NUMBER,
     recompute=st.sampled_from(("never", "except_last", "always")),
     batch_norm=st.sampled_from(("per_micro_batch", "deferred")),
