@@ -25,9 +25,9 @@ FUNCTIONS: Final = frozenset(
         *(F.conv1d, F.conv2d, F.conv3d),
         *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
         F.embedding,
-        *(torch.addmm, torch.mm, torch.matmul, operator.matmul),
+        *(torch.addmm, torch.mm, torch.matmul, operator.matmul, torch.bmm, torch.einsum),
     }
 )
 
-METHODS: Final = frozenset({"addmm", "mm", "matmul", "__matmul__"})
+METHODS: Final = frozenset({"addmm", "mm", "matmul", "__matmul__", "bmm"})
 """The same as methods of tensors."""

@@ -98,6 +98,21 @@ class _Product:
         return weight.t() if self._transposed else weight
 
 
+class _Batched:
+    """Products of matrices, one by one: ``torch.bmm(x, weight)``."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.bmm(x, weight)
+
+    def of_input(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return g.bmm(weight.transpose(1, 2))
+
+    def of_weights(
+        self, g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, None]:
+        return x.transpose(1, 2).bmm(g), None
+
+
 class _FromLeft:
     """A weight times a matrix: ``weight @ x``."""
 
@@ -137,6 +152,7 @@ def _is_by_columns(matrix: Tensor) -> bool:
 _LINEAR: Final = _Product(transposed=True)
 _TIMES_MATRIX: Final = _Product(transposed=False)
 _MATRIX_TIMES: Final = _FromLeft()
+_BATCHED: Final = _Batched()
 
 
 def _linear(args: Sequence[Any]) -> Found | None:
@@ -161,6 +177,11 @@ def _matmul(args: Sequence[Any]) -> Found | None:
     if isinstance(left, nn.Parameter) and not isinstance(right, nn.Parameter):
         return (_MATRIX_TIMES, right, left, None) if left.dim() == 2 else None
     return None
+
+
+def _bmm(args: Sequence[Any]) -> Found | None:
+    x, weight = args
+    return (_BATCHED, x, weight, None) if x.dtype is weight.dtype else None
 
 
 def _addmm(args: Sequence[Any]) -> Found | None:
@@ -287,7 +308,9 @@ _RULES: Final[Mapping[Any, Callable[[Sequence[Any]], Found | None]]] = {
     torch.addmm: _addmm,
     **dict.fromkeys((torch.matmul, operator.matmul), _matmul),
     torch.mm: _mm,
+    torch.bmm: _bmm,
     Tensor.addmm: _addmm,
     **dict.fromkeys((Tensor.matmul, Tensor.__matmul__), _matmul),
     Tensor.mm: _mm,
+    Tensor.bmm: _bmm,
 }

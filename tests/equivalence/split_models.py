@@ -38,6 +38,19 @@ class Projection(nn.Module):
         return flat.view(x.shape) + x @ self.weight
 
 
+class Experts(nn.Module):
+    """A weight for each of a few heads: products in batches, and by letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.randn(5, WIDTH, WIDTH) / 4)
+        self.two = nn.Parameter(torch.randn(5, WIDTH, WIDTH) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.bmm(x.transpose(0, 1), self.one).transpose(0, 1)
+        return x + torch.einsum("bhi,hij->bhj", y, self.two)
+
+
 class Scale(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
@@ -173,6 +186,7 @@ def _frozen() -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "blocks": Stack,
+    "experts": lambda: Stack(Experts()),
     "own multiplications": lambda: Stack(Projection()),
     "a weight used again": lambda: Stack(Twice(elsewhere=False)),
     "a weight used otherwise": lambda: Stack(Twice(elsewhere=True)),

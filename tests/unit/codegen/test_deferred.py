@@ -90,3 +90,20 @@ def test_layers_with_gradients_or_code_of_their_own_are_left_alone() -> None:
     assert made.split_layers == ("plain",)
     assert made.split_scopes == (WeightScope("own", ("own.weight", "own.bias")),)
     assert "self.deferring(F.embedding)" not in made.source
+
+
+class Letters(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Parameter(torch.ones(2, 4, 4)), nn.Parameter(torch.ones(2, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("bhi,hij->hbj", x, self.one).bmm(self.two)
+
+
+def test_products_in_batches_and_by_letters() -> None:
+    made = program(Letters(), torch.ones(3, 2, 4))
+    assert "self.deferring(torch.einsum)('bhi,hij->hbj', x, self.one)" in made.source.replace(
+        '"bhi,hij->hbj"', "'bhi,hij->hbj'"
+    )
+    assert 'self.deferring("bmm")(einsum, self.two)' in made.source

@@ -160,6 +160,26 @@ def test_a_weight_from_the_left(dtype: torch.dtype, layout: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("layout", ["own", "transposed", "expanded"])
+def test_batches_of_products(dtype: torch.dtype, layout: str) -> None:
+    x = {
+        "own": plain(3, 5, 6, dtype=dtype),
+        "transposed": plain(3, 6, 5, dtype=dtype).transpose(1, 2),
+        "expanded": plain(1, 5, 6, dtype=dtype).expand(3, 5, 6),
+    }[layout]
+    for weight in (plain(3, 6, 4, dtype=dtype), plain(3, 4, 6, dtype=dtype).transpose(1, 2)):
+        for grad in ("own", "expanded", "piece", "permuted"):
+            compare(torch.bmm, (x.detach(), nn.Parameter(weight)), grad)
+            bits_of_input(Tensor.bmm, (x.detach(), nn.Parameter(weight)), grad)
+
+
+@pytest.mark.parametrize("equation", ["bij,jk->bik", "bij,bjk->bki", "bij,kj->kb"])
+def test_einsum_by_its_graph(equation: str) -> None:
+    shape = {"bij,jk->bik": (6, 4), "bij,bjk->bki": (3, 6, 4), "bij,kj->kb": (4, 6)}[equation]
+    compare(torch.einsum, (equation, plain(3, 5, 6), parameter(*shape)), formula=False)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("bias", [(7,), (1, 7), (13, 1), (13, 7), (1,), ()], ids=str)
 def test_addmm_with_biases_that_are_spread(dtype: torch.dtype, bias: tuple[int, ...]) -> None:
     for layout in ("matrix", "columns first"):
@@ -247,7 +267,8 @@ def test_what_has_no_formula() -> None:
         (torch.matmul, (x[0], parameter(5, 3))),
         (torch.matmul, (weight, plain(2, 5, 3))),
         (torch.matmul, (parameter(3, 5), parameter(5, 3))),
-        (torch.bmm, (plain(2, 3, 3), parameter(2, 3, 3))),
+        (torch.bmm, (parameter(2, 3, 3), plain(2, 3, 3))),
+        (torch.einsum, ("ij,jk->ik", x, parameter(5, 3))),
     ):
         assert formula_of(function, args) is None
     with torch.autocast("cpu", torch.bfloat16):
