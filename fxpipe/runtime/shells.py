@@ -139,6 +139,7 @@ class Shell:
             )
             self.module.__dict__[name] = swap.forward(self.module, usual)
         self._followed: dict[str, Any] = {}
+        self._leaves: Leaves = NO_LEAVES
         self.follow()
 
     def follow(self) -> None:
@@ -161,6 +162,7 @@ class Shell:
         """
         if not self._owned:
             return
+        self._leaves = leaves
         own, user, followed = self.module.__dict__, self.user.__dict__, self._followed
         for kind in self._owned:
             own[kind].clear()
@@ -182,10 +184,15 @@ class Shell:
     def write_back(self) -> None:
         """Give the user's module the attributes that forwards have set or deleted on the shell."""
         own, user, followed = self.module.__dict__, self.user.__dict__, self._followed
-        for name, value in own.items():
-            if name not in self._managed and (name not in followed or followed[name] is not value):
-                followed[name] = value
-                user[name] = referring_to(value, self._shells.user_of)
+        changed = [
+            (name, value)
+            for name, value in own.items()
+            if name not in self._managed and (name not in followed or followed[name] is not value)
+        ]
+        tensors = {leaf: tensor for tensor, leaf in self._leaves.items()} if changed else {}
+        for name, value in changed:
+            followed[name] = value
+            user[name] = referring_to(value, self._shells.user_of, tensors)
         for name in [name for name in followed if name not in own]:
             user.pop(name, None)
             del followed[name]

@@ -152,10 +152,10 @@ class StageWeights:
 
     def write_back(self) -> None:
         """Give the user's modules what forwards have written on shells."""
-        if self._leaves is not NO_LEAVES:
-            self._read(NO_LEAVES)
         for shell in self._shells:
             shell.write_back()
+        if self._leaves is not NO_LEAVES:
+            self._read(NO_LEAVES)
 
     def new_leaves(self, keeps_graph: bool) -> Leaves:
         """A leaf for each tensor that others read too: with the same memory, if it is here."""

@@ -319,3 +319,65 @@ def test_a_schedule_of_ones_own() -> None:
     fxpipe.run(model, capture, stages, graph, programs, (ids,), target=ids, loss_fn=cross_entropy)
     for one, other in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+class Decides(nn.Module):
+    """It goes one way for some micro-batches, another for others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other, self.last = (nn.Linear(5, 5) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = self.other(x).tanh()
+        y: Tensor = self.last(self.first(x))
+        return y
+
+
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_micro_batches_that_go_different_ways(backend: str) -> None:
+    torch.manual_seed(3)
+    model, reference = Decides(), Decides()
+    reference.load_state_dict(model.state_dict())
+    signs = torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0, -1.0]).repeat_interleave(2)
+    x = torch.randn(12, 5).abs() * signs.unsqueeze(1)
+    run_eager_step(reference, (x,), chunks=6, loss_fn=squares, target=x)
+    with compiled(model, "chimera", backend=backend) as pipe:
+        pipe.step(x, target=x, loss_fn=squares)
+    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_a_step_that_fails_leaves_the_next_one_alone() -> None:
+    torch.manual_seed(3)
+    model, ids, _ = decoder()
+
+    def broken(output: Tensor, target: Tensor) -> Tensor:
+        raise RuntimeError("no loss today")
+
+    with compiled(model, "dualpipe") as pipe:
+        with pytest.raises(RuntimeError, match="no loss today"):
+            pipe.step(ids, target=ids, loss_fn=broken)
+        pipe.zero_grad()
+        pipe.step(ids, target=ids, loss_fn=cross_entropy)
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with compiled(model, "dualpipe") as pipe:
+        pipe.step(ids, target=ids, loss_fn=cross_entropy)
+    for parameter, grad in zip(model.parameters(), found, strict=True):
+        assert torch.equal(parameter.grad, grad)
+
+
+def test_what_the_search_finds_with_replicas_runs() -> None:
+    torch.manual_seed(3)
+    model, ids, _ = decoder()
+    share = fxpipe.StageCost(forward=1.0, backward=2.0, weight=1.0, saved_bytes=1)
+    found = fxpipe.search_schedule([share] * 2, ranks=2, micro_batches=4, replicas=True, seconds=1)
+    with compiled(model, found.schedule, chunks=4) as pipe:
+        pipe.step(ids, target=ids, loss_fn=cross_entropy)
+    reference = Decoder()
+    reference.load_state_dict(model.state_dict())
+    run_eager_step(reference, (ids,), chunks=4, loss_fn=cross_entropy, target=ids)
+    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)

@@ -35,7 +35,9 @@ class Explained(SimpleNamespace):
 def step(executable: Executable) -> Any:
     """As little of a step as the interpreter looks at."""
     return Explained(
-        transport=InlineTransport(executable.routes), record=Record(len(executable.ranks))
+        transport=InlineTransport(executable.routes),
+        record=Record(len(executable.ranks)),
+        keeps_graph=False,
     )
 
 

@@ -248,3 +248,57 @@ def test_what_forward_leaves_on_the_users_module_refers_to_users_modules() -> No
     for each in shells:
         each.follow()
     assert shell.latest[0] is shell.first.drop
+
+
+def isolated(model: nn.Module) -> tuple[Shells, nn.Module]:
+    """Shells that share nothing with the user's modules but memory."""
+    own = Swap(own_parameters=True, own_buffers=True)
+    shells = Shells({module: own for module in model.modules()}, hooks_see_users=False)
+    return shells, shells.of(model)
+
+
+def test_leaves_are_read_in_place_of_parameters_and_buffers() -> None:
+    model = Model()
+    shells, shell = isolated(model)
+    weight, total = model.first.linear.weight, model.first.total
+    leaves = {weight: nn.Parameter(weight.detach()), total: total.clone()}
+    for each in shells:
+        each.read(leaves)
+    assert shell.first.linear.weight is leaves[weight]
+    assert shell.first.total is leaves[total]
+    assert shell.first.linear.bias is model.first.linear.bias
+    assert model.first.linear.weight is weight
+    assert model.first.total is total
+    for each in shells:
+        each.read({})
+    assert shell.first.linear.weight is weight
+    assert shell.first.total is total
+
+
+def test_parameters_in_attributes_are_leaves_too() -> None:
+    """As in recurrent layers, which have a list of theirs."""
+    layer = nn.LSTM(3, 2)
+    shells, shell = isolated(layer)
+    leaves = {p: nn.Parameter(p.detach()) for p in layer.parameters()}
+    for each in shells:
+        each.read(leaves)
+    shell(torch.ones(1, 3))[0].sum().backward()
+    assert all(parameter.grad is None for parameter in layer.parameters())
+    assert all(leaf.grad is not None for leaf in leaves.values())
+    shell.note = "left by a forward"
+    for each in shells:
+        each.write_back()
+        each.read({})
+    assert all(
+        one is other for one, other in zip(layer._flat_weights, layer.parameters(), strict=True)
+    )
+    assert layer.note == "left by a forward"
+
+
+def test_hooks_may_see_shells() -> None:
+    model = Model()
+    seen: list[nn.Module] = []
+    model.first.register_forward_hook(lambda module, args, result: seen.append(module))
+    _, shell = isolated(model)
+    shell(torch.ones(2, 4))
+    assert seen == [shell.first]
