@@ -17,6 +17,8 @@ from torch import nn
 from fxpipe import generators
 from fxpipe.generators import PythonGenerators
 
+_REGISTRIES: Final = frozenset({dict, OrderedDict})
+"""What a module registers hooks in: most are empty."""
 _MAPPINGS: Final = (dict, OrderedDict, defaultdict, Counter)
 _SEQUENCES: Final = (list, deque)
 _CLOSED: Final = (
@@ -52,7 +54,10 @@ class Held:
         self._contents: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
         for value in values:
-            self._keep(value, 0)
+            if type(value) in _REGISTRIES and not value:
+                self._keep_empty(value)
+            else:
+                self._keep(value, 0)
         self._states = [generators.state(generator) for generator in self.generators]
 
     def __contains__(self, value: object) -> bool:
@@ -65,6 +70,11 @@ class Held:
             generators.set_state(generator, state)
         for cell, content in self._contents:
             refill(cell, content)
+
+    def _keep_empty(self, cell: Any) -> None:
+        if id(cell) not in self._seen:
+            self._seen.add(id(cell))
+            self._contents.append((cell, _EMPTY))
 
     def _keep(self, value: Any, depth: int) -> None:
         cls = type(value)
@@ -90,7 +100,7 @@ class Held:
                 return
         self._seen.add(id(value))
         content: Any = _EMPTY
-        if cell:  # most are the empty registries of hooks
+        if cell:
             content = dict(cell) if isinstance(cell, dict) else list(cell)
         if kind is not _Kind.TUPLE:
             self._contents.append((cell, content))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def verify(
     """
     given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     runner = GraphRunner.of(capture, model)
-    written = capture.changed_state
+    written = frozenset(capture.changed_state)
 
     def call_module(copies: list[Any]) -> Sequence[Any]:
         return _call(model, layout, copies)
@@ -65,11 +65,16 @@ def verify(
     runs = [call_module, call_graph]
     if any(tensor.device.type != "cpu" for tensor in given):
         runs.append(call_module)
-    outcomes = []
-    with interrupts.held() as interrupt, ModelState(model, written) as state:
+    outcomes: list[_Outcome] = []
+    with (
+        interrupts.held() as interrupt,
+        ModelState(model, written) as state,
+        without_checkpoints(),  # once: to patch a class that has many subclasses takes time
+    ):
         for run in runs:
+            if outcomes:
+                state.put_back()
             outcomes.append(_outcome(model, leaves, run, written, interrupt))
-            state.put_back()
     eager, graph, slack = outcomes[0], outcomes[1], outcomes[2] if len(outcomes) > 2 else None
     problem = _difference(eager, graph, slack)
     if problem is not None:
@@ -91,21 +96,19 @@ def _outcome(
     model: nn.Module,
     leaves: Sequence[Any],
     run: Callable[[list[Any]], Sequence[Any]],
-    written: Sequence[str],
+    written: Set[str],
     interrupt: Interrupts,
 ) -> _Outcome:
     """What a run leaves behind; the model is to be put back by the caller."""
     copies = [copied(leaf) for leaf in leaves]
-    with Randomness(), Modes(), without_checkpoints():
+    with Randomness(), Modes():
         with interrupt.allowed():
             outputs = list(run(copies))
         random = random_states()
-        state = [
-            *model.named_buffers(),
-            *((n, p) for n, p in model.named_parameters() if n in written),
-        ]
+        parameters = dict(model.named_parameters())
+        state = [*model.named_buffers(), *((n, p) for n, p in parameters.items() if n in written)]
         buffers = {name: held.detach().clone() for name, held in state}
-        sources = _differentiable(model, copies)
+        sources = _differentiable(parameters, copies)
         with interrupt.allowed():
             gradients = _gradients(outputs, sources)
     return _Outcome(
@@ -116,10 +119,10 @@ def _outcome(
     )
 
 
-def _differentiable(model: nn.Module, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
-    sources: dict[str, torch.Tensor] = {
-        name: p for name, p in model.named_parameters() if p.requires_grad
-    }
+def _differentiable(
+    parameters: Mapping[str, torch.Tensor], leaves: Sequence[Any]
+) -> dict[str, torch.Tensor]:
+    sources = {name: p for name, p in parameters.items() if p.requires_grad}
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             sources[f"input {position}"] = leaf

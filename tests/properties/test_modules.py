@@ -55,6 +55,7 @@ def test_captures_compute_what_modules_compute(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # two minutes on a machine that does nothing else
 @settings(max_examples=1000)
 @given(blocks(), CALLS, MODES)
 def test_a_thousand_captures_compute_what_modules_compute(
