@@ -173,6 +173,20 @@ def check_value(value: Any, expected: bool | int | float | list[Any]) -> None:
         )
 
 
+def check_passes(value: torch.Tensor, expected: bool, where: str) -> None:
+    """Nothing, if a condition of the model's that only raises comes out as it does when all is well.
+
+    Args:
+        value: one truth value.
+        where: the user's line, for the message.
+
+    Raises:
+        ValueError: if it comes out otherwise; the model itself would raise too.
+    """
+    if bool(value) != expected:
+        raise ValueError(f"a check of the model fails, at {where}")
+
+
 def rebuild_tuple(cls: type[Any], items: Sequence[Any]) -> Any:
     """A named tuple (or another subclass of tuple) of type `cls` made of `items`."""
     if hasattr(cls, "n_fields"):  # a struct sequence, such as torch.return_types.max

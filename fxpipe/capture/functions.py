@@ -6,11 +6,13 @@ import operator
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 import torch
 
 from fxpipe import ops
+from fxpipe.capture import checks
 from fxpipe.capture.naming import importable_name
 
 _READS: Final = {
@@ -191,6 +193,12 @@ def reads_data(func: Any) -> bool:
 def is_checkable(func: Any) -> bool:
     """Whether what `reads_data` takes out is a plain value, which a later run can compare."""
     return getattr(func, "__name__", "") not in ("numpy", "__array__", "__dlpack__")
+
+
+def passes_if(func: Any, frame: FrameType) -> bool | None:
+    """For which truth value of a tensor a frame goes on; None if it does more than raise otherwise."""
+    name = getattr(func, "__name__", "")
+    return checks.passes_if(frame, name == "item") if name in ("__bool__", "item") else None
 
 
 def is_fractional(value: Any) -> bool:

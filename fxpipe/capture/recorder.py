@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -251,6 +252,9 @@ class Recorder(TorchFunctionMode):
             RefusedError: if the model itself takes such a number.
         """
         checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
+        passes = None if checkable else functions.passes_if(func, sys._getframe(3))
+        if passes is not None:
+            return self._checked(func, args, kwargs, passes)
         if not checkable or is_small(self.model, self.script.frame.path):
             reason = "its Python code depends on values of tensors"
             raise self.keep_whole(reason, func, remedy=remedies.VALUES)
@@ -262,6 +266,16 @@ class Recorder(TorchFunctionMode):
         node.meta["spec"] = value if isinstance(value, bool | int | float) else None
         self.script.emit("call_function", ops.check_value, (node, value))
         return value
+
+    def _checked(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], passes: bool
+    ) -> bool:
+        """The outcome of a condition that does nothing but raise: the graph checks it as well."""
+        found = passes if self.is_fake(args[0]) else bool(func(*args, **kwargs))
+        if found == passes:
+            given = (self.values.node(args[0]), passes, self.script.sources.here())
+            self.script.emit("call_function", ops.check_passes, given)
+        return found
 
     def _takes_number(self, func: Any) -> FallbackError:
         reason = "its Python code takes a fractional number out of an input"

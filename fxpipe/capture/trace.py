@@ -125,9 +125,9 @@ def _cascade(call: Call, mode: str, verify: bool) -> Capture:
         try:
             return _capture(call, second, verify)
         except Exception as other:
-            if str(other) == str(error):
-                raise error from None
-            error.add_note(f"A {second} run fails as well: {type(other).__name__}: {other}")
+            same = str(other) == str(error)
+            why = "for the same reason" if same else f"{type(other).__name__}: {other}"
+            error.add_note(f"A {second} run fails as well{', ' if same else ': '}{why}")
         raise
 
 

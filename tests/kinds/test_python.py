@@ -17,6 +17,7 @@ import fxpipe
 from tests.cases.blocks import WIDTH, Block
 from tests.exact import Kind, vectors
 from tests.kinds.check import assert_works, each
+from tests.kinds.checked import ChecksValues
 
 
 class Two(nn.Module):
@@ -231,8 +232,8 @@ class RowByRow(nn.Module):
         return torch.stack([self.layer(row) for row in x])
 
 
-class ChecksValues(nn.Module):
-    """Looks for what is not a number."""
+class DecidesOnValues(nn.Module):
+    """Takes another way where a number is large."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,9 +241,7 @@ class ChecksValues(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
-        if torch.isnan(y).any() or not torch.isfinite(y).all():
-            raise ValueError("not a number")
-        return y
+        return y / 100 if y.abs().max() > 100 else y
 
 
 class Seeds(nn.Module):
@@ -265,7 +264,7 @@ class SeedsByChance(Seeds):
         return self.layer(x) + torch.randn_like(x)
 
 
-WHOLE = (SwitchesModes, Freezes, CopiesItself, DrawsInPython, RowByRow, ChecksValues)
+WHOLE = (SwitchesModes, Freezes, CopiesItself, DrawsInPython, RowByRow, DecidesOnValues)
 KINDS = {
     cls.__name__: Kind(cls, vectors(WIDTH), tied=None)
     for cls in (
@@ -276,6 +275,7 @@ KINDS = {
         TalksAboutValues,
         HoldsTensors,
         OwnCall,
+        ChecksValues,
     )
 } | {
     "Tokens": Kind(Tokens, vectors(5, WIDTH)),
@@ -304,7 +304,7 @@ def test_what_stays_whole_is_told(cls: type[nn.Module]) -> None:
         (SwitchesModes, "it switches modules between training and evaluation mode"),
         (Freezes, "it switches requires_grad of a parameter"),
         (DrawsInPython, "draws from random"),
-        (ChecksValues, "depends on values of tensors"),
+        (DecidesOnValues, "depends on values of tensors"),
         (Seeds, "it seeds torch's random generator, which no graph node shows"),
         (SeedsByChance, "it seeds torch's random generator by chance"),
         (lambda: Inside(SeedsByChance), "it seeds torch's random generator by chance"),
@@ -318,3 +318,14 @@ def test_the_model_itself_may_not_and_is_told_where(
     message = str(caught.value)
     assert "test_python.py" in message
     assert "What to do" in message
+
+
+def test_a_check_that_fails_in_a_stage_is_told() -> None:
+    torch.manual_seed(0)
+    kind = Kind(ChecksValues, vectors(WIDTH))
+    with (
+        kind.pipe(kind.model(), 2) as pipe,
+        pytest.raises(ValueError, match="a check of the model") as e,
+    ):
+        pipe.step(torch.full((6, WIDTH), float("inf")), loss_fn=lambda y, _: y.mean())
+    assert "checked.py" in str(e.value)

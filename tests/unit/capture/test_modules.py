@@ -57,9 +57,8 @@ class Maps(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, state: dict[str, Any]) -> None:
-        if state["x"].sum() > 1e9:
-            raise ValueError
-        state["y"] = self.linear(state["x"])
+        scale = 2.0 if state["x"].sum() > 1e9 else 1.0
+        state["y"] = self.linear(state["x"]) * scale
 
 
 class UsesDict(nn.Module):
