@@ -66,6 +66,10 @@ class StageSource:
         if target not in self.capture.constants:
             return self.bindings.tensor(target)
         constant = self.capture.constants[target]
+        if isinstance(constant, torch.nn.Module):
+            path = _path_in(self.capture.recorded_from(), constant)
+            if path is not None:
+                return self.bindings.module(path)
         if isinstance(constant, type) or inspect.isroutine(constant):
             return self.imports.name_of(constant) or self.bindings.constant(target)
         return self.bindings.constant(target)
@@ -193,3 +197,9 @@ class StageSource:
             for line in lines:
                 out.line(line)
         out.line()
+
+
+def _path_in(model: torch.nn.Module | None, module: torch.nn.Module) -> str | None:
+    """The path of a module that is handed to another one, so that it is bound like one called."""
+    modules = () if model is None else model.named_modules()
+    return next((path for path, found in modules if found is module), None)

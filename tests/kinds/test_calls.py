@@ -310,6 +310,29 @@ class Dispatch(nn.Module):
         return self.heads[task](x * self.weights[task])
 
 
+class HandsModules(nn.Module):
+    """Layers that are handed a module of the model's, which all of them call."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: Tensor, places: nn.Module, at: Tensor) -> Tensor:
+            return self.block(x) + places(at)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Layer() for _ in range(4))
+        self.places = nn.Embedding(3, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(len(x), device=x.device) % 3
+        for layer in self.layers:
+            x = layer(x, self.places, at)
+        return x
+
+
 KINDS = {
     "decorators": Kind(Decorated, vectors(WIDTH, as_tuple=True, shift=0.5), tied=None),
     "keywords": Kind(
@@ -323,6 +346,7 @@ KINDS = {
     "other methods": Kind(OtherMethods, vectors(WIDTH), tied=None),
     "callables": Kind(Callables, vectors(WIDTH)),
     "exceptions": Kind(Tries, vectors(WIDTH)),
+    "modules as arguments": Kind(HandsModules, vectors(WIDTH), tied=None),
     "operators": Kind(Operators, vectors(WIDTH)),
     "dispatch": Kind(Dispatch, vectors(WIDTH, task="large")),
     "dispatch by number": Kind(Dispatch, vectors(WIDTH, task="small", order=[1, 1, 0]), tied=None),

@@ -201,6 +201,36 @@ def test_constants_are_bound() -> None:
     assert source.count("= constants[") == 1
 
 
+class Hands(Linears):
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Linear(4, 4)
+
+        def forward(self, x, other):
+            return other(self.own(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Layer() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x, self.a)
+        return x
+
+
+def test_a_module_that_is_handed_over_is_bound_like_one_that_is_called() -> None:
+    model = Hands()
+    capture = trace(model, (torch.randn(2, 4),))
+    second = next(span for span in capture.spans if span.path == "layers.1")
+    plan = plan_at(capture, second.nodes[0])
+    programs = generate(capture, plan, link(capture, plan), model)
+    assert ["a" in program.modules.values() for program in programs] == [True, True]
+    assert "self.layers_1(" in programs[1].source
+    assert "self.a)" in programs[1].source
+
+
 class Forces(Linears):
     def forward(self, x):
         y = self.a(x).detach().requires_grad_()
