@@ -29,7 +29,7 @@ _EXPLORING: Final = 0.7
 rehearsed or carried out."""
 _CARRIED_OUT: Final = 12
 """How many of the rehearsed ideas are carried out."""
-_STARTS: Final = 3
+_STARTS: Final = 4
 """From how many candidates local search starts."""
 
 
@@ -165,12 +165,16 @@ class Portfolio:
             self.best = candidate
 
     def _improve(self, step: Step) -> None:
-        """Local search from the best of several problems, then backwards in one piece."""
-        starts: dict[Problem, Candidate] = {}
-        for candidate in self.found:
-            if candidate.fits:
-                starts.setdefault(candidate.problem, candidate)
-        chosen = list(starts.values())[:_STARTS]
+        """Local search from the best of several problems, then backwards in one piece.
+
+        Where there are fewer problems than starts, from the next best of them, too.
+        """
+        fitting = [candidate for candidate in self.found if candidate.fits]
+        firsts: dict[Problem, Candidate] = {}
+        for candidate in fitting:
+            firsts.setdefault(candidate.problem, candidate)
+        others = [one for one in fitting if firsts[one.problem] is not one]
+        chosen = [*firsts.values(), *others][:_STARTS]
         for at, start in enumerate(chosen):
             if not self._settled(start.problem):
                 share = _EXPLORING + (1.0 - _EXPLORING) * (at + 1) / len(chosen)

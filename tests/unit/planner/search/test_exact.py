@@ -47,7 +47,7 @@ def test_nothing_is_shorter_than_what_the_search_finds(
         micro_batches=m,
         cluster=both[0].cluster,
         stages_per_rank=(v,),
-        steps=300,
+        steps=1000,
         seconds=60,
         progress=False,
     )
