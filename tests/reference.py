@@ -138,11 +138,13 @@ def run_eager_call(
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     deferred_norms: bool = True,
     dims: Sequence[int | None] | None = None,
+    between: Callable[[], object] = lambda: None,
 ) -> Eager:
     """Forwards ascending; `loss` of the outputs joined tensor by tensor; backwards ascending.
 
     `loss` None: forwards alone. Results without dimensions are joined as ``Σ w_i · value_i`` over the
     shares of the rows. A tensor that is returned twice is one tensor of the joined result too.
+    `between`: done before the backwards.
     """
     pieces, rows, columns = split((args, kwargs or {}), chunks, dims)
     shares = shares_of("samples", pieces, [None] * len(rows), rows)
@@ -152,6 +154,7 @@ def run_eager_call(
             with autocast():
                 outputs.append(model(*piece_args, **piece_kwargs))
     value = None
+    between()
     if loss is not None:
         flat = [[x for x in flatten(o)[0] if isinstance(x, Tensor)] for o in outputs]
         first = [_first(flat, n) for n in range(len(flat[0]))]

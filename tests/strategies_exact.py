@@ -193,7 +193,8 @@ class Turn:
 
     Attributes:
         how: ``"step"``, ``"ready"`` (a step of ready-made micro-batches of other sizes), ``"call"`` with
-            a backward, ``"forward"`` without gradients, ``"inference"`` in inference mode, or
+            a backward, ``"late"``: a call whose backward comes after the model was in the other mode,
+            ``"forward"`` without gradients, ``"inference"`` in inference mode, or
             ``"fails"``: a step whose last loss raises an error.
         rows: of the batch.
         weights: of a step: ``"samples"``, ``"sum"``, ``"labelled"``, or numbers.
@@ -280,7 +281,9 @@ _WEIGHTS = st.one_of(
 )
 _TURN = st.builds(
     Turn,
-    how=st.sampled_from(("step", "step", "step", "ready", "call", "forward", "inference", "fails")),
+    how=st.sampled_from(
+        ("step", "step", "step", "ready", "call", "late", "forward", "inference", "fails")
+    ),
     training=st.sampled_from((True, True, False)),
     rows=st.one_of(st.integers(1, 13), st.sampled_from((6, 12))),
     weights=_WEIGHTS,

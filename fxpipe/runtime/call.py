@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fxpipe.errors import ExecutionError
 from fxpipe.runtime.instructions import Executable
+from fxpipe.runtime.since_forward import AsInForward
 from fxpipe.runtime.step import Step
 from fxpipe.runtime.values import Gradients
 
@@ -25,6 +27,7 @@ class Call:
     def __init__(self, runtime: Runtime, state: Step) -> None:
         self._runtime = runtime
         self._state: Step | None = state if state.keeps_graph else None
+        self._found = _found(state)
         self.outputs: Sequence[Sequence[Any]] = state.outputs
         if not state.keeps_graph:
             state.frames = []
@@ -51,7 +54,8 @@ class Call:
             inputs_only: compute no parameter's gradient.
 
         Raises:
-            ExecutionError: if they ran before, or nothing was kept for them.
+            ExecutionError: if they ran before, or nothing was kept for them; if weights have been
+                changed since that a recomputation needs.
         """
         state, self._state = self._state, None
         if state is None:
@@ -62,7 +66,18 @@ class Call:
         state.inputs_only = inputs_only
         state.output_grads = list(output_grads)
         try:
-            self._runtime.launch(executable, state)
+            with nullcontext() if self._found is None else self._found.again():
+                self._runtime.launch(executable, state)
             return state.input_grads
         finally:
             state.drop()
+
+
+def _found(state: Step) -> AsInForward | None:
+    """What the caller must leave alone until the backward; None if no forward is run again."""
+    if not any(state.reruns(micro_batch) for micro_batch in range(len(state.inputs))):
+        return None
+    layouts = {id(layout): layout for layout in state.layouts}.values()
+    programs = [program for layout in layouts for program in layout.programs]
+    written = {name for program in programs for name in program.buffers}
+    return AsInForward(state.layouts[0].model, written)

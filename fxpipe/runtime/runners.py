@@ -73,6 +73,7 @@ class Runners:
             self._make(program, graph, placement.rank_of(program.stage)) for program in programs
         ]
         self.layout = Layout(
+            model=model,
             signature=capture.signature,
             graph=graph,
             programs=tuple(programs),

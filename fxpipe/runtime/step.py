@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fxpipe.ir.action import Action, Update
 from fxpipe.ir.signature import CallSignature
@@ -29,6 +29,7 @@ from fxpipe.runtime.values import Gradients
 class Layout:
     """What all steps of a pipeline have in common."""
 
+    model: nn.Module
     signature: CallSignature
     graph: StageGraph
     programs: tuple[StageProgram, ...]

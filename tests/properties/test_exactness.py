@@ -47,6 +47,7 @@ from tests.strategies_exact import Case, Turn, cases, labelled, loss_of, pick
 
 EXAMPLES = int(os.environ.get("FXPIPE_EXAMPLES", "50"))
 STEPS = ("step", "ready")
+CALLS = ("call", "late")
 REPLACED: tuple[dict[str, Any], ...] = (
     {"recompute": "always"},
     {"recompute": "never"},
@@ -178,7 +179,9 @@ class Eagerly:
                 **common,
             )
         with without_gradients(self.case, turn):
-            loss = joined_loss if turn.how == "call" else None
+            loss = joined_loss if turn.how in CALLS else None
+            if turn.how == "late":
+                common["between"] = lambda: use_otherwise(self.case, turn, self.model)
             return run_eager_call(self.model, args, kwargs, loss=loss, **common)
 
 
@@ -254,8 +257,10 @@ def run(
         return result.loss, result.output
     with without_gradients(case, turn), autocast_of(case)():
         output = pipe(*args, **kwargs)
-    if turn.how != "call":
+    if turn.how not in CALLS:
         return None, output
+    if turn.how == "late":
+        use_otherwise(case, turn, pipe)
     loss = joined_loss([x for x in flatten(output)[0] if isinstance(x, Tensor)])
     loss.backward()
     return loss.detach(), output
@@ -299,6 +304,15 @@ def prepare(model: nn.Module, turn: Turn) -> None:
             setattr(model.get_submodule(path), attribute, buffer.clone())
         case "load":
             model.load_state_dict({name: x.clone() for name, x in model.state_dict().items()})
+
+
+def use_otherwise(case: Case, turn: Turn, model: nn.Module) -> None:
+    """What may happen between a call and its backward."""
+    model.train(not turn.training)
+    if turn.training:
+        args, kwargs, _ = case.subject.data(turn.rows, 7, turn.length)
+        with torch.no_grad():
+            model(*args, **kwargs)
 
 
 def nth(things: list[Any], turn: Turn) -> Any:

@@ -70,3 +70,67 @@ def test_a_step_that_fails_has_drawn_nothing(way: str) -> None:
             with pytest.raises(ZeroDivisionError):
                 pipe.step(rows(), loss_fn=fails)
         assert torch.equal(torch.get_rng_state(), before)
+
+
+class Moded(nn.Module):
+    """Normalises by the batch in training, and drops nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 4), nn.BatchNorm1d(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("batch_norm", ["deferred", "per_micro_batch"])
+@pytest.mark.parametrize("recompute", ["except_last", "always"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_forward_that_runs_again_finds_the_mode_of_the_first_time(
+    training: bool, recompute: str, batch_norm: str
+) -> None:
+    """The mode was read when the backward came: with recomputation it was another model's gradient."""
+    torch.manual_seed(0)
+    grads = []
+    model = Moded().train(training)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    for mode in (training, not training):
+        model.load_state_dict(start)
+        model.zero_grad()
+        with fxpipe.compile(
+            model.train(training),
+            ["cpu"] * 2,
+            chunks=2,
+            recompute=recompute,
+            batch_norm=batch_norm,
+            costs="estimate",
+        ) as pipe:
+            output = pipe(rows())
+            pipe.train(mode)
+            mean_square(output).backward()
+        assert model.training is mode
+        grads.append([p.grad.clone() for p in model.parameters()])
+    assert all(map(torch.equal, *grads))
+
+
+@pytest.mark.parametrize("change", ["in place", "data", "running statistics"])
+def test_weights_that_were_changed_before_a_recomputation_are_refused(change: str) -> None:
+    """The forward ran again with the new weights: gradients of something that nobody had computed."""
+    model = Moded().eval()
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=2, recompute="always", costs="estimate") as pipe:
+        output = pipe(rows())
+        weight = model.layers[0].weight
+        if change == "data":
+            weight.data = weight.data * 2
+        elif change == "in place":
+            with torch.no_grad():
+                weight.mul_(2)
+        else:
+            with torch.no_grad():
+                pipe.train()(rows())
+            pipe.eval()
+        with pytest.raises(fxpipe.ExecutionError, match="has been changed since the forward"):
+            mean_square(output).backward()
+        mean_square(pipe(rows())).backward()
