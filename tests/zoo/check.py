@@ -82,7 +82,7 @@ def _check_step(
     reference = run_eager_step(
         eager, args, kwargs, chunks=chunks, loss_fn=loss, deferred_norms=False
     )
-    result = pipe.step(*args, loss_fn=loss, keep_output=entry.joins, **kwargs)
+    result = pipe.step(inputs=(args, kwargs), loss_fn=loss, keep_output=entry.joins)
     same = Same(entry, what)
     assert reference.loss is not None
     same.tensor(result.loss, reference.loss, "loss")

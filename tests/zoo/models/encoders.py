@@ -96,6 +96,31 @@ def _deberta() -> nn.Module:
     )
 
 
+def _perceiver() -> nn.Module:
+    from transformers import PerceiverConfig, PerceiverForMaskedLM
+
+    return PerceiverForMaskedLM(
+        PerceiverConfig(
+            num_latents=4,
+            d_latents=16,
+            d_model=16,
+            num_blocks=2,
+            num_self_attends_per_block=2,
+            num_self_attention_heads=2,
+            num_cross_attention_heads=2,
+            attention_probs_dropout_prob=0.0,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=LENGTH,
+        )
+    )
+
+
+def _perceiver_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same as for the others; its argument is called like one of a pipeline's step."""
+    args, kwargs = _batch()(rows, seed)
+    return args, {"inputs": kwargs.pop("input_ids"), **kwargs}
+
+
 ENTRIES = (
     Entry(
         "BERT, classification",
@@ -113,4 +138,5 @@ ENTRIES = (
     Entry("ALBERT", "transformers", _albert, _batch()),
     Entry("DistilBERT", "transformers", _distilbert, _batch()),
     Entry("DeBERTa-v2", "transformers", _deberta, _batch()),
+    Entry("Perceiver", "transformers", _perceiver, _perceiver_batch),
 )

@@ -24,6 +24,13 @@ def _x_decoder_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str, A
     return (torch.randint(0, 40, (rows, 10), generator=g),), {"mask": torch.arange(10) < lengths}
 
 
+def _x_relative() -> nn.Module:
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(dim=16, depth=4, heads=2, attn_dim_head=16, shift_tokens=1, rel_pos_bias=True)
+    return TransformerWrapper(num_tokens=40, max_seq_len=16, attn_layers=layers)
+
+
 def _transformer(dropout: float = 0.0) -> nn.Module:
     return nn.Transformer(16, 2, 2, 2, 32, dropout=dropout, batch_first=True)
 
@@ -43,6 +50,7 @@ def _transformer_batch(rows: int, seed: int) -> tuple[tuple[Any, ...], dict[str,
 
 ENTRIES = (
     Entry("x-transformers decoder", "x-transformers", _x_decoder, _x_decoder_batch),
+    Entry("x-transformers, relative positions", "x-transformers", _x_relative, _x_decoder_batch),
     Entry(
         "torch.nn.Transformer",
         "torch",
