@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fxpipe.ir.action import Compute, Direction, Kind, Payload, Transfer
+from fxpipe.ir.action import Compute, Direction, Kind, Payload, Transfer, Update
 from fxpipe.ir.stage import StageProgram
 from fxpipe.runtime.notes import add_notes
+from tests.unit.runtime.stages import chain
 
 SOURCE = """
 def forward(x):
@@ -83,3 +84,9 @@ def test_transfers() -> None:
     transfer = Transfer(Direction.SEND, Payload.GRADIENT, "skip", 2, 0, 1)
     add_notes(error, transfer, [program()], ["a"])
     assert error.__notes__ == ["fxpipe: while handing on a value (send[g:skip:2→0]1)"]
+
+
+def test_an_update_names_its_stage() -> None:
+    error = ValueError("no such momentum")
+    add_notes(error, Update(1), chain(2)[1], ["", ""])
+    assert error.__notes__ == ["fxpipe: stage 1 of 2, update (1U)"]
