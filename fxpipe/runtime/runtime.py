@@ -312,18 +312,17 @@ class Runtime:
         """
         with (
             interrupts.held() as interrupt,
-            interrupt.allowed(),
             self._backend.turn,
             self._undrawn_if_it_fails(executable),
         ):
             executable.bind()
             succeeded = False
             try:
-                self._run_ranks(executable, state)
-                self._gather(executable, state)
-                if then is not None:
-                    then()
-                interrupts.check()
+                with interrupt.allowed():
+                    self._run_ranks(executable, state)
+                    self._gather(executable, state)
+                    if then is not None:
+                        then()
                 succeeded = True
             finally:
                 executable.release(keep=succeeded)

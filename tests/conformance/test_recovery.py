@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import ctypes
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,6 +256,19 @@ def throw_into(thread: threading.Thread, error: type[BaseException]) -> None:
     assert thrown == 1
 
 
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("backend", "schedule", "recompute"),
+    [("inline", "1f1b", "except_last"), ("local", "gpipe", "never"), ("local", "zb-h1", "always")],
+)
+def test_ctrl_c_at_random_moments(backend: str, schedule: str, recompute: str) -> None:
+    """Each step has been made or not; in between there is nothing."""
+    program = [sys.executable, "-m", "tests.conformance.interrupted"]
+    program += [backend, schedule, recompute, "12"]
+    subprocess.run(program, cwd=Path(__file__).parents[2], timeout=200, check=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_worker_s_death(rank: int, busy: bool) -> None:
