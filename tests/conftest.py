@@ -73,8 +73,25 @@ def golden(update_golden: bool) -> Callable[[str, str], None]:
     return check
 
 
+ONE_FAST = ("cases", "conformance", "equivalence", "kinds", "streams", "zoo")
+"""Folders of whole pipelines: of every parametrized test there, the first combination is fast."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `cuda` are skipped where there is no CUDA device."""
+    """Marks further combinations of whole pipelines slow; skips tests marked `cuda` without a device."""
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        if item.path.parent.name in ONE_FAST:
+            test = (item.path, getattr(item, "originalname", item.name))
+            if test in seen:
+                item.add_marker(pytest.mark.slow)
+            elif not item.get_closest_marker("slow"):
+                seen.add(test)
+    _skip_without_cuda(items)
+
+
+def _skip_without_cuda(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
         return
