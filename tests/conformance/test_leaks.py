@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import fxpipe
 from tests.conformance.harness import BACKENDS
 from tests.conformance.pipes import draw, each_recompute
+from tests.conformance.test_threads import wait_until_ended
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_schedule = pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
@@ -289,3 +290,87 @@ def test_nothing_stays_however_it_ends(backend: str, schedule: str, recompute: s
             except BaseException as error:
                 error.add_note(f"after: {name}")
                 raise
+
+
+class Decides(Network):
+    """Has a recording for each way that a micro-batch decides."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x.detach() > 0).all()):
+            x = -x
+        return super().forward(x)
+
+
+@pytest.mark.slow
+@each_backend
+def test_a_thousand_steps(backend: str) -> None:
+    """Of several sizes and variants, some of them dropped or failing: no object is left of any."""
+    model = Decides()
+
+    def run(pipe: Pipe, at: int) -> None:
+        x = draw(8 + at % 4, WIDTH)
+        x[: 3 * (at % 2)] = 1.0  # the first micro-batch decides otherwise
+        if at % 20 == 3:
+            del_me = pipe(x)
+            del del_me
+        elif at % 20 == 7:
+            with failing(model, "backward", at % 3, 2), pytest.raises(MineError):
+                pipe.step(x, loss_fn=loss_of)
+        elif at % 20 == 11:
+            with torch.no_grad():
+                pipe(x)
+        else:
+            pipe.step(x, loss_fn=loss_of)
+        for probe in model.probes:
+            probe.seen.clear()
+
+    with compiled(model, backend, cuts=None) as pipe:
+        counts = []
+        for at in range(1000):
+            run(pipe, at)
+            if at % 400 == 199:
+                model.zero_grad()
+                gc.collect()
+                counts.append((tensors_alive(), len(gc.get_objects())))
+        threads = threading.active_count()
+        run(pipe, 0)
+        assert threading.active_count() == threads
+    (tensors, objects), *others = counts
+    for more_tensors, more_objects in others:
+        assert more_tensors <= tensors
+        assert more_objects <= objects + 50
+
+
+@each_backend
+@pytest.mark.parametrize("end", ["step", "dropped call", "backward of a step", "no gradients"])
+def test_a_dropped_pipeline_is_gone_with_its_threads(backend: str, end: str) -> None:
+    model = Network()
+    threads = set(threading.enumerate())
+    with compiled(model, backend) as kept:
+        pipe = kept.replace(schedule="gpipe")
+    ENDS[end](pipe, model)
+    ref, inside = weakref.ref(pipe), weakref.ref(pipe._recordings)
+    mine = {t for t in threading.enumerate() if t.name.startswith("fxpipe-rank")} - threads
+    del pipe, kept
+    gc.collect()
+    assert ref() is None
+    assert inside() is None
+    wait_until_ended(mine)
+
+
+@each_backend
+def test_a_result_keeps_what_its_backward_needs_and_nothing_more(backend: str) -> None:
+    model = Network()
+    with compiled(model, backend) as kept:
+        pipe = kept.replace(schedule="gpipe")
+    del kept
+    loss = loss_of(pipe(draw(ROWS, WIDTH)))
+    ref = weakref.ref(pipe._recordings)
+    del pipe
+    gc.collect()
+    loss.backward()
+    assert model.first.layer.weight.grad is not None
+    del loss
+    gc.collect()
+    assert ref() is None
+    assert all(gone() for probe in model.probes for gone in probe.seen)
