@@ -74,7 +74,10 @@ def golden(update_golden: bool) -> Callable[[str, str], None]:
 
 
 ONE_FAST = ("cases", "conformance", "equivalence", "kinds", "streams", "zoo")
-"""Folders of whole pipelines: of every parametrized test there, the first combination is fast."""
+"""Folders of whole pipelines: of every parametrized test there, the first combination is fast.
+
+So are those of real models, ``test_models.py``, wherever they are.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks further combinations of whole pipelines slow; skips tests marked `cuda` without a device."""
     seen: set[tuple[Path, str]] = set()
     for item in items:
-        if item.path.parent.name in ONE_FAST:
+        if item.path.parent.name in ONE_FAST or item.path.name == "test_models.py":
             test = (item.path, getattr(item, "originalname", item.name))
             if test in seen:
                 item.add_marker(pytest.mark.slow)
