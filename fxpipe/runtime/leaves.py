@@ -50,7 +50,11 @@ def add_up(leaves: Iterable[Leaves]) -> None:
         leaves: of stages and their copies.
     """
     for of_stage in leaves:
+        parameters, grads = [], []
         for parameter, leaf in of_stage.items():
             if leaf.grad is not None:
-                grad, leaf.grad = leaf.grad, None
-                torch.autograd.backward((parameter,), (grad.to(parameter.device),))
+                parameters.append(parameter)
+                grads.append(leaf.grad.to(parameter.device))
+                leaf.grad = None
+        if parameters:
+            torch.autograd.backward(parameters, grads)
