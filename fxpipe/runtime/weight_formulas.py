@@ -98,6 +98,20 @@ class _Product:
         return weight.t() if self._transposed else weight
 
 
+class _BiasApart(_Product):
+    """The same, with the bias added by an operator of its own."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        assert bias is not None
+        return super().forward(x, weight, None).add_(bias)
+
+    def of_weights(
+        self, g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        of_bias = None if bias is None else g.sum_to_size(bias.shape)
+        return super().of_weights(g, x, weight, None)[0], of_bias
+
+
 class _Batched:
     """Products of matrices, one by one: ``torch.bmm(x, weight)``."""
 
@@ -150,6 +164,7 @@ def _is_by_columns(matrix: Tensor) -> bool:
 
 
 _LINEAR: Final = _Product(transposed=True)
+_LINEAR_APART: Final = _BiasApart(transposed=True)
 _TIMES_MATRIX: Final = _Product(transposed=False)
 _MATRIX_TIMES: Final = _FromLeft()
 _BATCHED: Final = _Batched()
@@ -159,9 +174,10 @@ def _linear(args: Sequence[Any]) -> Found | None:
     x, weight, bias = (*args, None)[:3]
     if weight.dim() != 2 or x.dim() < 2 or x.dtype is not weight.dtype:
         return None
-    if bias is not None and (bias.dim() != 1 or (x.dim() > 2 and not x.is_contiguous())):
-        return None  # the bias is added by an operator of its own there
-    return _LINEAR, x, weight, bias
+    if bias is not None and bias.dim() != 1:
+        return None
+    is_apart = bias is not None and x.dim() > 2 and not x.is_contiguous()
+    return _LINEAR_APART if is_apart else _LINEAR, x, weight, bias
 
 
 def _mm(args: Sequence[Any]) -> Found | None:
