@@ -51,11 +51,11 @@ def compiled(
         yield pipe
 
 
-def check(entry: Entry, mode: str, stages: int) -> None:
+def check(entry: Entry, mode: str, stages: int, **options: Any) -> None:
     """Steps on fresh batches of several sizes are those of eager micro-batches."""
     model = model_of(entry, mode)
     eager = copy.deepcopy(model)
-    with compiled(entry, model, stages, batch_norm="per_micro_batch") as pipe:
+    with compiled(entry, model, stages, batch_norm="per_micro_batch", **options) as pipe:
         hooks, eager_hooks = Calls(model), Calls(eager)
         for seed, rows in enumerate(entry.sizes, start=2):
             batch = entry.batch(rows if entry.batched else EXAMPLE_ROWS, seed)

@@ -34,6 +34,15 @@ def test_a_step_is_that_of_eager_micro_batches(entry: Entry, mode: str, stages: 
     check(entry, mode, stages)
 
 
+SPLIT = ("GPT-2", "T5", "BART", "SegFormer", "MONAI UNet", "diffusers UNet2DModel", "Mamba")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [e for e in ZOO if e.name in SPLIT], ids=lambda e: e.name)
+def test_a_step_with_split_backwards(entry: Entry) -> None:
+    check(entry, "train", 2, schedule="zb-h1")
+
+
 DROPPING = [
     pytest.param(entry, id=entry.name, marks=[pytest.mark.slow] if entry.slow else [])
     for entry in ZOO
