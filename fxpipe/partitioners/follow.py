@@ -47,17 +47,23 @@ def follow(plan: PartitionPlan, first_capture: Capture, capture: Capture) -> Par
         PartitionError: if this capture calls the modules in another order than the stages have them, or
             has no place for some cut.
     """
-    if capture.fingerprint() == plan.fingerprint:
+    legal = legal_cuts(capture)
+    # Training may change buffers that evaluation, of the same text, reads: fewer cuts are legal.
+    if capture.fingerprint() == plan.fingerprint and set(_cuts(plan, capture)).issubset(legal):
         return plan
     anchors = _anchors(plan, first_capture)
     stage_of = _bound_stages(anchors, capture)
-    room = _Room(
-        stage_of, plan.num_stages, legal_cuts(capture), _scores(plan, first_capture, capture)
-    )
+    room = _Room(stage_of, plan.num_stages, legal, _scores(plan, first_capture, capture))
     cuts = room.choose()
     if cuts is None:
         raise PartitionError(_why_not(capture, stage_of, plan.num_stages))
     return plan_of(capture, cuts, anchors)
+
+
+def _cuts(plan: PartitionPlan, capture: Capture) -> list[int]:
+    """Where the stages of a plan for this capture begin, but the first."""
+    stages = [plan.stages[node.name] for node in capture.body]
+    return [at for at in range(1, len(stages)) if stages[at] != stages[at - 1]]
 
 
 def _anchors(plan: PartitionPlan, first: Capture) -> dict[str, int]:

@@ -134,3 +134,32 @@ def test_weights_that_were_changed_before_a_recomputation_are_refused(change: st
         with pytest.raises(fxpipe.ExecutionError, match="has been changed since the forward"):
             mean_square(output).backward()
         mean_square(pipe(rows())).backward()
+
+
+class NormedTwice(nn.Module):
+    """One batch norm, called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.second(self.norm(self.first(x))).tanh())
+
+
+@pytest.mark.parametrize("batch_norm", ["deferred", "per_micro_batch"])
+def test_a_cut_of_evaluation_that_training_cannot_have_is_refused(batch_norm: str) -> None:
+    """Both modes have the same graph, so the cut was taken over: each stage counted calls of its own."""
+    model = NormedTwice().eval()
+    with fxpipe.compile(
+        model, ["cpu"] * 2, chunks=2, cuts=["second"], costs="estimate", batch_norm=batch_norm
+    ) as pipe:
+        with torch.no_grad():
+            expected = torch.cat([model(part) for part in rows().chunk(2)])
+            assert torch.equal(pipe(rows()), expected)
+        pipe.train()
+        with pytest.raises(fxpipe.PartitionError, match="capture this kind of call first"):
+            pipe.step(rows(), loss_fn=mean_square)
+        pipe.eval()
+        pipe.step(rows(), loss_fn=mean_square)
