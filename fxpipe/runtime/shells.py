@@ -167,9 +167,9 @@ class Shell:
         for kind in self._owned:
             own[kind].clear()
             own[kind].update({name: leaf_of(leaves, held) for name, held in user[kind].items()})
-        for name in followed.keys() & user.keys():
-            if own.get(name) is followed[name]:
-                followed[name] = own[name] = referring_to(user[name], self._shell_of, leaves)
+        for name, value in list(user.items()):  # hooks of another copy may add some
+            if _may_refer(value) and name in followed and own.get(name) is followed[name]:
+                followed[name] = own[name] = referring_to(value, self._shell_of, leaves)
 
     def _take_attributes(self) -> None:
         own, managed = self.module.__dict__, self._managed
@@ -226,7 +226,15 @@ def referring_to(
     It looks into lists, tuples, dictionaries, bound methods, partial functions and what a function
     has closed over. The value itself if there is nothing to change.
     """
+    if not _may_refer(value):  # nearly all that a module has
+        return value
     return _Referring(shell_of, leaves).to(value)
+
+
+def _may_refer(value: Any) -> bool:
+    if type(value) in _REBUILD:
+        return bool(value)
+    return isinstance(value, nn.Module | Tensor)
 
 
 class _Referring:
