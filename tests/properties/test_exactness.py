@@ -42,6 +42,7 @@ from tests.reference import (
     run_eager_micro_batches,
     run_eager_step,
     shares_of,
+    split,
 )
 from tests.strategies_exact import Case, Turn, cases, labelled, loss_of, pick
 
@@ -163,10 +164,7 @@ class Eagerly:
                 scale=turn.scale,
                 **common,
             )
-        dims = self.case.subject.dims(args, kwargs)
-        leaves = flatten((args, kwargs))[0]
-        pairs = zip(leaves, dims, strict=True)
-        common["dims"] = [dim for leaf, dim in pairs if isinstance(leaf, Tensor)]
+        common["dims"] = dims_of(self.case, args, kwargs)
         if turn.how == "step":
             return run_eager_step(
                 self.model,
@@ -181,7 +179,9 @@ class Eagerly:
         with without_gradients(self.case, turn):
             loss = joined_loss if turn.how in CALLS else None
             if turn.how == "late":
-                common["between"] = lambda: use_otherwise(self.case, turn, self.model)
+                common["between"] = lambda: use_otherwise(
+                    self.case, turn, self.model, choices.chunks
+                )
             return run_eager_call(self.model, args, kwargs, loss=loss, **common)
 
 
@@ -306,13 +306,22 @@ def prepare(model: nn.Module, turn: Turn) -> None:
             model.load_state_dict({name: x.clone() for name, x in model.state_dict().items()})
 
 
-def use_otherwise(case: Case, turn: Turn, model: nn.Module) -> None:
+def use_otherwise(case: Case, turn: Turn, model: nn.Module, chunks: int = 1) -> None:
     """What may happen between a call and its backward."""
     model.train(not turn.training)
     if turn.training:
         args, kwargs, _ = case.subject.data(turn.rows, 7, turn.length)
         with torch.no_grad():
-            model(*args, **kwargs)
+            for some_args, some_kwargs in split(
+                (args, kwargs), chunks, dims_of(case, args, kwargs)
+            )[0]:
+                model(*some_args, **some_kwargs)
+
+
+def dims_of(case: Case, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
+    """Where each tensor of the arguments has its rows."""
+    pairs = zip(flatten((args, kwargs))[0], case.subject.dims(args, kwargs), strict=True)
+    return [dim for leaf, dim in pairs if isinstance(leaf, Tensor)]
 
 
 def nth(things: list[Any], turn: Turn) -> Any:
