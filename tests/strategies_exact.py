@@ -28,10 +28,10 @@ DTYPES: Final = {
     "autocast": torch.float32,
 }
 IGNORED: Final = -100
-CHANGES: Final = ("freeze", "mode", "data", "buffer", "load", "replace")
+CHANGES: Final = ("freeze", "mode", "data", "buffer", "load", "plain", "replace")
 """A parameter is frozen or thawed; a module is put into the other mode, for one turn; a parameter gets
-other data; a buffer is another tensor; the state is saved and loaded; the pipeline is replaced by one
-with other choices."""
+other data; a buffer is another tensor; the state is saved and loaded; the model itself is called; the
+pipeline is replaced by one with other choices."""
 
 
 @dataclass(frozen=True)

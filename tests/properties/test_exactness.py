@@ -86,7 +86,7 @@ def check(case: Case) -> None:
                 for optimizer in optimizers[has_learnt:]:
                     optimizer.step()
                 for optimizer in optimizers:
-                    optimizer.zero_grad()
+                    optimizer.zero_grad(set_to_none=turn.number % 3 > 0)
             compare_parameters(model, twin.model)
 
 
@@ -141,7 +141,7 @@ class Eagerly:
     def run(self, turn: Turn, number: int) -> Eager:
         """What eager execution gives for a turn."""
         choices = self.case.choices
-        prepare(self.model, turn)
+        prepare(self.case, self.model, turn)
         args, kwargs, labels = self.case.subject.data(turn.rows, number, turn.length)
         self.given = (args, kwargs)
         common: dict[str, Any] = {
@@ -198,8 +198,8 @@ def one_turn(
     Whether the pipeline has made the optimiser's step too.
     """
     if turn.how == "fails":
-        prepare(twin.model, turn)
-        prepare(pipe, turn)
+        prepare(case, twin.model, turn)
+        prepare(case, pipe, turn)
         fail(case, turn, number, pipe)
         pipe.zero_grad()
         twin.model.zero_grad()
@@ -209,7 +209,7 @@ def one_turn(
     expected = twin.run(turn, number)
     states = generators()
     torch.manual_seed(number)
-    prepare(pipe, turn)
+    prepare(case, pipe, turn)
     more: dict[str, Any] = {}
     if turn.updates and turn.learn and turn.how in STEPS and not is_loose(case, turn, number, pipe):
         more["optimizer"] = optimizer
@@ -286,7 +286,7 @@ def fail(case: Case, turn: Turn, number: int, pipe: fxpipe.Pipeline) -> None:
     raise AssertionError("the step did not raise")
 
 
-def prepare(model: nn.Module, turn: Turn) -> None:
+def prepare(case: Case, model: nn.Module, turn: Turn) -> None:
     """The mode of a turn, and the change that comes before it."""
     model.train(turn.training)
     match turn.change:
@@ -302,6 +302,10 @@ def prepare(model: nn.Module, turn: Turn) -> None:
             name, buffer = nth(list(model.named_buffers()), turn)
             path, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(path), attribute, buffer.clone())
+        case "plain" if not case.subject.draws:
+            args, kwargs, _ = case.subject.data(2, 5, turn.length)
+            with torch.no_grad():
+                getattr(model, "module", model)(*args, **kwargs)
         case "load":
             model.load_state_dict({name: x.clone() for name, x in model.state_dict().items()})
 
