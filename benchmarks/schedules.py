@@ -103,7 +103,7 @@ class Stages:
 
 
 def main() -> None:
-    parser = arguments("measured against simulated step time", rounds=7)
+    parser = arguments("measured against simulated step time", rounds=5)
     parser.add_argument("--only", default="", help="part of a model's name")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
