@@ -66,7 +66,8 @@ class KeyedTwin:
             self._calls.clear()
             self._draws.clear()
             mode = _Keyed(lambda: self._next(mix(key(), micro_batch)))
-            with inner(), mode if self.draws and self.model.training else nullcontext():
+            may_draw = self.draws and any(module.training for module in self.model.modules())
+            with inner(), mode if may_draw else nullcontext():
                 yield
 
         return around

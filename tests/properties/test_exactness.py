@@ -267,13 +267,16 @@ def run(
 
 
 def fail(case: Case, turn: Turn, number: int, pipe: fxpipe.Pipeline) -> None:
-    """A step whose last micro-batch has a loss that raises: it leaves no trace but gradients."""
+    """A step whose last micro-batch fails, forward or backward: it leaves no trace but gradients."""
     args, kwargs, _ = case.subject.data(turn.rows, number, turn.length)
 
     def loss_fn(output: Any, rows: Tensor) -> Tensor:
+        loss = loss_of(output, None)
         if int(rows[-1]) == turn.rows - 1:
-            raise ZeroDivisionError("of the test")
-        return loss_of(output, None)
+            if turn.number % 2:
+                raise ZeroDivisionError("of the test")
+            loss.register_hook(lambda grad: 1 / 0)
+        return loss
 
     torch.manual_seed(number)
     states = generators()
