@@ -259,7 +259,7 @@ def _run_all(
     try:
         for worker, task in zip(workers, tasks, strict=False):
             worker.commands.put(task)
-        _await(tasks, workers, done, interrupts.check)
+        _await(tasks, workers, done, interrupts.check, messages=len(tasks))
     except BaseException:
         transport.cancel()
         for worker, task in zip(workers, tasks, strict=False):
@@ -273,23 +273,29 @@ def _await(
     workers: Sequence[_Worker],
     done: SimpleQueue[None],
     meanwhile: Callable[[], None],
+    messages: int = 0,
 ) -> None:
-    """Until all have ended and every message is taken, or none comes any more."""
+    """Until all have ended, and so many messages are taken if no worker is dead."""
     taken = 0
     while True:
         came = _wait(done)
         taken += came
-        if not came:
-            _give_up_dead(tasks, workers)
-        if all(task.ended for task in tasks) and (taken == len(tasks) or not came):
+        if not came and _give_up_dead(tasks, workers):
+            messages = 0
+        if all(task.ended for task in tasks) and taken >= messages:
             return
         meanwhile()
 
 
-def _give_up_dead(tasks: Sequence[_Task], workers: Sequence[_Worker]) -> None:
-    for worker, task in zip(workers, tasks, strict=False):
-        if not worker.thread.is_alive() and not task.ended:
+def _give_up_dead(tasks: Sequence[_Task], workers: Sequence[_Worker]) -> bool:
+    """Whether any worker is dead; its task has ended then, without a message perhaps."""
+    dead = [
+        task for worker, task in zip(workers, tasks, strict=False) if not worker.thread.is_alive()
+    ]
+    for task in dead:
+        if not task.ended:
             task.give_up()
+    return bool(dead)
 
 
 def _wait(done: SimpleQueue[None]) -> bool:
