@@ -42,6 +42,27 @@ class Counts:
     stages: int | None = None
     placement: str | None = None
 
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """The ranks that the placement names, stage by stage; empty if it does not."""
+        words = (self.placement or "").split(",")
+        return tuple(int(word) for word in words if word.strip().isdecimal())
+
+    @property
+    def ranks_or_default(self) -> int:
+        """What is given, or what the placement needs."""
+        return self.ranks or (1 + max(self.homes) if self.homes else RANKS)
+
+    @property
+    def stages_if_told(self) -> int | None:
+        """What is given, or what the placement has."""
+        return self.stages or len(self.homes) or None
+
+    @property
+    def micro_batches_or_default(self) -> int:
+        """What is given, or eight."""
+        return self.micro_batches or MICRO_BATCHES
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -107,12 +128,10 @@ def _resolved(found: str | Generator | Schedule, counts: Counts) -> Schedule:
             raise typer.BadParameter("a schedule from a file says itself what runs on which rank")
         _require_counts(found, counts)
         return found
-    homes = [word for word in (counts.placement or "").split(",") if word.strip().isdecimal()]
-    ranks = counts.ranks or (1 + max(map(int, homes)) if homes else RANKS)
-    micro_batches = MICRO_BATCHES if counts.micro_batches is None else counts.micro_batches
+    ranks, micro_batches = counts.ranks_or_default, counts.micro_batches_or_default
     each = FORMS[found].stages_per_rank if isinstance(found, str) else 1
     each = max(each, 1 if counts.placement in (None, "loop") else 2)
-    stages = counts.stages or len(homes) or each * ranks
+    stages = counts.stages_if_told or each * ranks
     if counts.placement is None:
         return resolve(found, stages, ranks, micro_batches)
     return _placed(found, stages, ranks, micro_batches, counts.placement)

@@ -10,7 +10,7 @@ import typer
 
 from fxpipe.cli.chosen import Chosen, Counts, choose
 from fxpipe.cli.grid import common_unit, print_grid
-from fxpipe.cli.rank_cost import RankCost, rank_cost
+from fxpipe.cli.rank_cost import rank_cost
 from fxpipe.cli.schedule_figures import figures, peaks_table, require_memory
 from fxpipe.cli.schedule_list import schedule_list
 from fxpipe.cli.schedule_search import SEARCH, search
@@ -143,7 +143,7 @@ def schedule(
         chosen = search(counts, cost, memory, seconds)
     else:
         chosen = choose(name, counts, cost)
-    _print(chosen, cost, colour)
+    _print(chosen, colour)
     if memory is not None:
         require_memory(chosen, memory)
     made: Sequence[tuple[Path | None, Callable[[Chosen], str]]] = (
@@ -167,8 +167,8 @@ def _svg(chosen: Chosen) -> str:
     return timeline_svg(chosen.timeline, titles=[str(chosen)], clock=clock)
 
 
-def _print(chosen: Chosen, cost: RankCost, colour: bool | None) -> None:
+def _print(chosen: Chosen, colour: bool | None) -> None:
     timeline = chosen.timeline
-    typer.echo(f"{chosen}; a rank's times per micro-batch: {cost}\n")
+    typer.echo(f"{chosen}; a rank's times per micro-batch: {chosen.cost}\n")
     print_grid(timeline, common_unit(timeline), colour=colour, clock=clock)
     typer.echo(f"\n{figures(timeline, clock)}\n\n{peaks_table(chosen, clock)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fxpipe.cli.chosen import Chosen
 from fxpipe.errors import IllegalScheduleError
 from fxpipe.ir.timeline import Timeline
-from fxpipe.schedules.forms import FORMS
+from fxpipe.schedules.forms import FORMS, Form
+from fxpipe.schedules.registry import SCHEDULES
 from fxpipe.simulator.metrics import bubble_fraction, bubble_ratio, device_span_bubble
 from fxpipe.viz.lanes import Clock
 from fxpipe.viz.tables import table
@@ -37,8 +38,8 @@ def figures(timeline: Timeline, clock: Clock) -> str:
 
 def peaks_table(chosen: Chosen, clock: Clock) -> str:
     """Busy and idle time of every rank, and what it keeps at its peak beside the closed form."""
-    timeline = chosen.timeline
-    expected = [closed_form(chosen, rank) for rank in range(timeline.num_ranks)]
+    timeline, form = chosen.timeline, form_of(chosen)
+    expected = [closed_form(form, chosen, rank) for rank in range(timeline.num_ranks)]
     has_form = any(expected)
     headers = ["rank", "busy", "idle", "bubble", "kept", *(["closed form"] if has_form else [])]
     rows = []
@@ -47,17 +48,26 @@ def peaks_table(chosen: Chosen, clock: Clock) -> str:
         idle = timeline.makespan - busy
         row = [str(rank), clock(busy), clock(idle), f"{idle / timeline.makespan:.1%}", f"{kept:g}"]
         rows.append([*row, *([expected[rank]] if has_form else [])])
-    return f"{table(headers, rows, right=set(headers))}\n\n{_note(chosen, has_form)}"
+    return f"{table(headers, rows, right=set(headers))}\n\n{_note(form, has_form)}"
 
 
-def closed_form(chosen: Chosen, rank: int) -> str:
-    """What a rank keeps by its schedule's closed form; empty where there is none for these counts."""
+def form_of(chosen: Chosen) -> Form | None:
+    """What is known of a schedule with a name; None for any other order, also if it is called so."""
     schedule = chosen.schedule
     form = FORMS.get(schedule.name)
     stages, ranks = schedule.num_stages, schedule.num_ranks
+    if form is None or (form.needs_even_ranks and ranks % 2):
+        return None
+    known = SCHEDULES[schedule.name](stages, ranks, schedule.num_micro_batches)
+    return form if schedule == known else None
+
+
+def closed_form(form: Form | None, chosen: Chosen, rank: int) -> str:
+    """What a rank keeps by the closed form; empty where there is none for these counts."""
+    stages, ranks = chosen.schedule.num_stages, chosen.schedule.num_ranks
     if form is None or stages % ranks:
         return ""
-    peak = form.peak(ranks, stages // ranks, schedule.num_micro_batches, rank)
+    peak = form.peak(ranks, stages // ranks, chosen.schedule.num_micro_batches, rank)
     return "" if peak is None else f"{'<= ' * form.is_bound}{peak:g}"
 
 
@@ -75,9 +85,8 @@ def require_memory(chosen: Chosen, limit: float) -> None:
         )
 
 
-def _note(chosen: Chosen, has_form: bool) -> str:
+def _note(form: Form | None, has_form: bool) -> str:
     kept = "kept: activations for backward at the peak, one being those of all stages of a rank"
-    form = FORMS.get(chosen.schedule.name)
     if form is None:
         return kept
     if not has_form:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import typer
 
 import fxpipe
-from fxpipe.cli.chosen import MICRO_BATCHES, RANKS, Chosen, Counts, read_placement
+from fxpipe.cli.chosen import Chosen, Counts, read_placement
 from fxpipe.cli.rank_cost import RankCost
 from fxpipe.ir.cluster import Cluster
 from fxpipe.planner.search.result import SearchResult
@@ -24,22 +24,21 @@ def search(counts: Counts, cost: RankCost, memory: int | None, seconds: float) -
         typer.BadParameter: if stages do not divide over the ranks.
         ScheduleError: if nothing fits into the memory.
     """
-    ranks = RANKS if counts.ranks is None else counts.ranks
-    micro_batches = MICRO_BATCHES if counts.micro_batches is None else counts.micro_batches
+    ranks, stages = counts.ranks_or_default, counts.stages_if_told
     wanted: dict[str, Any] = {}
-    if counts.stages is not None:
-        if counts.stages % ranks:
+    if stages is not None:
+        if stages % ranks:
             raise typer.BadParameter(
-                f"{counts.stages} stages do not divide over {ranks} ranks, as the search has them"
+                f"{stages} stages do not divide over {ranks} ranks, as the search has them"
             )
-        wanted["stages_per_rank"] = (counts.stages // ranks,)
+        wanted["stages_per_rank"] = (stages // ranks,)
     if counts.placement is not None:
-        wanted["placements"] = (_placement(counts, ranks),)
+        wanted["placements"] = (_placement(counts.placement, stages or ranks, ranks),)
     result = fxpipe.search_schedule(
         [cost.of_stage(ranks, ranks)] * ranks,
         memory,
         ranks=ranks,
-        micro_batches=micro_batches,
+        micro_batches=counts.micro_batches_or_default,
         cluster=Cluster(ranks, cost.transfer),
         recompute=False,
         seconds=seconds,
@@ -50,11 +49,9 @@ def search(counts: Counts, cost: RankCost, memory: int | None, seconds: float) -
     return Chosen(result.schedule, (stage,) * len(result.costs), cost)
 
 
-def _placement(counts: Counts, ranks: int) -> Any:
-    text = counts.placement or ""
-    if text in ("loop", "fold"):
-        return text
-    return read_placement(text, ranks if counts.stages is None else counts.stages, ranks)
+def _placement(text: str, stages: int, ranks: int) -> Any:
+    """A placement as `fxpipe.search_schedule` takes it: by name for any number of stages."""
+    return text if text in ("loop", "fold") else read_placement(text, stages, ranks)
 
 
 def _summary(result: SearchResult) -> str:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fxpipe.cli.chosen import Chosen, Counts, choose
 from fxpipe.cli.rank_cost import RankCost
-from fxpipe.cli.schedule_figures import closed_form, figures, peaks_table, require_memory
+from fxpipe.cli.schedule_figures import closed_form, figures, form_of, peaks_table, require_memory
 from fxpipe.errors import IllegalScheduleError
 
 
@@ -28,19 +30,34 @@ def test_every_bubble_has_the_name_of_its_convention() -> None:
     assert " 0.0% " in lines[3]
 
 
+def _form(chosen: Chosen, rank: int) -> str:
+    return closed_form(form_of(chosen), chosen, rank)
+
+
 def test_closed_forms_and_bounds() -> None:
-    assert [closed_form(_chosen("1f1b"), rank) for rank in range(4)] == ["4", "3", "2", "1"]
-    assert closed_form(_chosen("interleaved-1f1b"), 0) == "5.5"
-    assert closed_form(_chosen("v-half"), 0) == "<= 3"
+    assert [_form(_chosen("1f1b"), rank) for rank in range(4)] == ["4", "3", "2", "1"]
+    assert _form(_chosen("interleaved-1f1b"), 0) == "5.5"
+    assert _form(_chosen("v-half"), 0) == "<= 3"
 
 
 @pytest.mark.parametrize("stages", [6, 8])
 def test_where_there_is_no_closed_form_none_is_shown(stages: int) -> None:
     chosen = _chosen("1f1b", stages=stages)
-    assert closed_form(chosen, 0) == ""
+    assert _form(chosen, 0) == ""
     table = peaks_table(chosen, "{:g}".format)
     assert "closed form" not in table.splitlines()[0]
     assert table.endswith("closed form: none for these counts")
+
+
+def test_another_order_of_the_same_name_has_no_closed_form(tmp_path: Path) -> None:
+    """Ranks that are given their stages in reverse keep 1 to 4, not 4 to 1; a file may have any name."""
+    reverse = choose("1f1b", Counts(placement="3,2,1,0"), RankCost())
+    assert reverse.kept == (1.0, 2.0, 3.0, 4.0)
+    (tmp_path / "chimera.txt").write_text("0F0 0B0\n1F0 1B0\n2F0 2B0\n")
+    own = choose(str(tmp_path / "chimera.txt"), Counts(), RankCost())
+    for chosen in (reverse, own):
+        assert form_of(chosen) is None
+        assert "closed form" not in peaks_table(chosen, "{:g}".format)
 
 
 def test_a_table_of_ranks() -> None:

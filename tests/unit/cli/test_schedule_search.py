@@ -29,6 +29,11 @@ def test_stages_and_placement_narrow_the_search() -> None:
         search(Counts(2, 3, 4, "round"), RankCost(), None, seconds=0.3)
 
 
+def test_a_placement_says_how_many_stages_and_ranks_there_are() -> None:
+    chosen = search(Counts(micro_batches=3, placement="0,1,1,0"), RankCost(), None, seconds=0.3)
+    assert (chosen.schedule.num_stages, chosen.schedule.num_ranks) == (4, 2)
+
+
 def test_with_room_for_one_micro_batch_at_a_time_that_is_what_it_finds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
