@@ -62,6 +62,11 @@ class AsInForward:
 
 
 def _mark(tensor: Tensor) -> tuple[int, int]:
-    """Another one after every change in place, and when other data are put in."""
+    """Another one after every change in place, and when other data are put in.
+
+    A recording brings weights that are spread over accelerators together, and back: what they are put
+    into says nothing there.
+    """
     version = 0 if tensor.is_inference() else tensor._version
-    return version, tensor.data_ptr() if tensor.layout is torch.strided else 0
+    stays = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return version, tensor.data_ptr() if stays else 0

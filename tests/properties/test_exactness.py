@@ -46,7 +46,7 @@ from tests.reference import (
 )
 from tests.strategies_exact import Case, Turn, cases, labelled, loss_of, pick
 
-EXAMPLES = int(os.environ.get("FXPIPE_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("FXPIPE_EXAMPLES", "40"))
 STEPS = ("step", "ready")
 CALLS = ("call", "late")
 REPLACED: tuple[dict[str, Any], ...] = (
