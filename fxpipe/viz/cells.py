@@ -28,7 +28,7 @@ class Cell:
 def cells(timeline: Timeline, unit: float) -> list[list[Cell]]:
     """Rank → its cells of `unit` seconds; a cell shows what is computed at its middle."""
     ranks = [timeline.compute_spans(rank) for rank in range(timeline.num_ranks)]
-    spans = [span for rank in ranks for span in rank]
+    spans = computations(timeline)
     if not spans:
         return [[] for _ in ranks]
     first = min(span.start for span in spans)
@@ -39,8 +39,13 @@ def cells(timeline: Timeline, unit: float) -> list[list[Cell]]:
 
 def shortest(timeline: Timeline) -> float:
     """Seconds of the shortest computation that takes any time; 0.0 if there is none."""
-    spans = (s for rank in range(timeline.num_ranks) for s in timeline.compute_spans(rank))
-    return min((span.duration for span in spans if span.duration > 0), default=0.0)
+    durations = (span.duration for span in computations(timeline))
+    return min((seconds for seconds in durations if seconds > 0), default=0.0)
+
+
+def computations(timeline: Timeline) -> list[Span]:
+    """What all ranks compute, rank by rank."""
+    return [s for rank in range(timeline.num_ranks) for s in timeline.compute_spans(rank)]
 
 
 def has_several(timeline: Timeline) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fxpipe.ir.action import Compute, Direction, Transfer
 from fxpipe.ir.timeline import Span, Timeline
-from fxpipe.viz.cells import has_several, name_of, stages_of
+from fxpipe.viz.cells import computations, has_several, name_of, stages_of
 from fxpipe.viz.palette import (
     IDLE,
     KIND_NAME,
@@ -62,37 +62,73 @@ def fitting_width(timelines: Sequence[Timeline]) -> float:
 
 def _short(timeline: Timeline) -> float:
     """Seconds that nine in ten computations take at least."""
-    ranks = range(timeline.num_ranks)
-    spans = (span for rank in ranks for span in timeline.compute_spans(rank))
-    durations = sorted(span.duration for span in spans)
+    durations = sorted(span.duration for span in computations(timeline))
     return durations[len(durations) // 10] if durations else 0.0
 
 
-def draw_lane(
-    sheet: Sheet, timeline: Timeline, rank: int, y: float, height: float, ruler: Ruler
-) -> None:
-    """A rank's computations, coloured by kind, darker for its later stages; its sends under them."""
-    sheet.rect(LEFT, y, timeline.makespan * ruler.scale, height, IDLE)
-    first = min((span.start for span in timeline.spans), default=0.0)
-    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
-    stages = stages_of(timeline.compute_spans(rank))
-    for span in timeline.compute_spans(rank):
-        assert isinstance(span.action, Compute)
-        x, wide = ruler.x(span.start - first), span.duration * ruler.scale
-        fill = kind_fill(span.action.kind, stages.index(span.action.stage))
-        boxes.setdefault(fill, []).append((x, y, wide, height))
-        if ruler.tips:
-            stroke = PAPER if wide > 3 else "none"
-            sheet.rect(x, y, wide, height, fill, stroke=stroke, tip=_tip(span, first, ruler))
-    if not ruler.tips:
-        for fill, rects in boxes.items():
+class Lanes:
+    """The lanes of a timeline, a rank in each, all of one height."""
+
+    def __init__(self, timeline: Timeline, height: float, ruler: Ruler) -> None:
+        self._timeline = timeline
+        self._height = height
+        self._ruler = ruler
+        self._first = min((span.start for span in timeline.spans), default=0.0)
+        self._name, self._size = _naming(timeline, height, ruler)
+        self._sends: dict[int, list[Span]] = {}
+        for span in filter(is_send, timeline.spans):
+            self._sends.setdefault(span.rank, []).append(span)
+
+    def draw(self, sheet: Sheet, rank: int, y: float) -> None:
+        """A rank's computations, coloured by kind, darker for its later stages; its sends under them."""
+        ground = self._timeline.makespan * self._ruler.scale
+        sheet.rect(LEFT, y, ground, self._height, IDLE)
+        self._draw_boxes(sheet, rank, y)
+        self._draw_names(sheet, rank, y)
+        for span in self._sends.get(rank, ()):
+            x, wide = self._place(span)
+            tip = self._tip(span) if self._ruler.tips else ""
+            sheet.rect(x, y + self._height + 1, max(wide, 0.5), _SEND, PORTAL, tip=tip)
+
+    def _draw_boxes(self, sheet: Sheet, rank: int, y: float) -> None:
+        tiles: dict[str, list[tuple[float, float, float, float]]] = {}
+        for span, _, fill in self._filled(rank):
+            x, wide = self._place(span)
+            if self._ruler.tips:
+                stroke = PAPER if wide > 3 else "none"
+                sheet.rect(x, y, wide, self._height, fill, stroke=stroke, tip=self._tip(span))
+            else:
+                tiles.setdefault(fill, []).append((x, y, wide, self._height))
+        for fill, rects in tiles.items():
             sheet.tiles(rects, fill)
-    _draw_names(sheet, timeline, rank, y, height, ruler)
-    for span in timeline.spans:
-        if span.rank == rank and is_send(span):
-            x, wide = ruler.x(span.start - first), max(span.duration * ruler.scale, 0.5)
-            tip = _tip(span, first, ruler) if ruler.tips else ""
-            sheet.rect(x, y + height + 1, wide, _SEND, PORTAL, tip=tip)
+
+    def _draw_names(self, sheet: Sheet, rank: int, y: float) -> None:
+        """Computations by name, or by number where names have no room; in one size."""
+        baseline = y + self._height / 2 + 0.36 * self._size
+        words: dict[str, list[tuple[float, float, str]]] = {}
+        for span, action, fill in self._filled(rank):
+            x, wide = self._place(span)
+            text = self._name(action)
+            if text_width(text, self._size) <= wide:
+                words.setdefault(ink_on(fill), []).append((x + wide / 2, baseline, text))
+        for ink, placed in words.items():
+            sheet.words(placed, size=self._size, colour=ink)
+
+    def _filled(self, rank: int) -> Iterator[tuple[Span, Compute, str]]:
+        """Computations and their colours."""
+        spans = self._timeline.compute_spans(rank)
+        stages = stages_of(spans)
+        for span in spans:
+            assert isinstance(span.action, Compute)
+            yield span, span.action, kind_fill(span.action.kind, stages.index(span.action.stage))
+
+    def _place(self, span: Span) -> tuple[float, float]:
+        """Where it starts, and how wide it is."""
+        return self._ruler.x(span.start - self._first), span.duration * self._ruler.scale
+
+    def _tip(self, span: Span) -> str:
+        clock = self._ruler.clock
+        return f"{span.action}: {clock(span.duration)}, from {clock(span.start - self._first)}"
 
 
 def is_send(span: Span) -> bool:
@@ -100,31 +136,12 @@ def is_send(span: Span) -> bool:
     return isinstance(span.action, Transfer) and span.action.direction is Direction.SEND
 
 
-def _draw_names(
-    sheet: Sheet, timeline: Timeline, rank: int, y: float, height: float, ruler: Ruler
-) -> None:
-    """Computations by name, or by number where names have no room; in one size."""
-    names, size = _naming(timeline, height, ruler)
-    stages = stages_of(timeline.compute_spans(rank))
-    first = min((span.start for span in timeline.spans), default=0.0)
-    words: dict[str, list[tuple[float, float, str]]] = {}
-    for span in timeline.compute_spans(rank):
-        assert isinstance(span.action, Compute)
-        wide, text = span.duration * ruler.scale, names(span.action)
-        if text_width(text, size) <= wide:
-            ink = ink_on(kind_fill(span.action.kind, stages.index(span.action.stage)))
-            middle = ruler.x(span.start - first) + wide / 2
-            words.setdefault(ink, []).append((middle, y + height / 2 + 0.36 * size, text))
-    for ink, placed in words.items():
-        sheet.words(placed, size=size, colour=ink)
-
-
 def _naming(
     timeline: Timeline, height: float, ruler: Ruler
 ) -> tuple[Callable[[Compute], str], float]:
     """How computations are called so that there is room for it in nine of ten, and in which size."""
     several = has_several(timeline)
-    spans = [s.action for r in range(timeline.num_ranks) for s in timeline.compute_spans(r)]
+    spans = [span.action for span in computations(timeline)]
     actions = [action for action in spans if isinstance(action, Compute)]
     room = _short(timeline) * ruler.scale - 1
 
@@ -139,11 +156,6 @@ def _naming(
         return full, most
     longest = max(map(len, map(number, actions)), default=1)
     return number, min(most, max(_SMALLEST, room / text_width("0" * longest, 1.0)))
-
-
-def _tip(span: Span, first: float, ruler: Ruler) -> str:
-    start = ruler.clock(span.start - first)
-    return f"{span.action}: {ruler.clock(span.duration)}, from {start}"
 
 
 def draw_axis(sheet: Sheet, makespan: float, y: float, ruler: Ruler) -> None:

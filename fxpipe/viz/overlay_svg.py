@@ -7,9 +7,9 @@ from fxpipe.viz.lanes import (
     LEFT,
     RIGHT,
     Clock,
+    Lanes,
     Ruler,
     draw_axis,
-    draw_lane,
     draw_legend,
     fitting_width,
 )
@@ -54,30 +54,24 @@ def overlay_svg(
         sheet.text(after, y, facts(timeline, clock), size=12, colour=MUTED)
         y += 19
     sheet.text(wide - RIGHT, y - 8, "busy", size=11, anchor="end", colour=MUTED)
+    upper, lower = Lanes(measured, _MEASURED, ruler), Lanes(predicted, _PREDICTED, ruler)
     for rank in range(max(one.num_ranks for one in both)):
         sheet.text(LEFT - 8, y + _MEASURED / 2 + 4, f"rank {rank}", anchor="end", colour=INK)
-        for timeline, height in ((measured, _MEASURED), (predicted, _PREDICTED)):
-            if timeline is predicted:
-                middle = y + height / 2 + 3.5
-                sheet.text(LEFT - 8, middle, "predicted", size=10, anchor="end", colour=MUTED)
-            _draw(sheet, timeline, rank, y, height, ruler, wide)
-            y += height + _BETWEEN
-        y += _GAP - _BETWEEN
+        upper.draw(sheet, rank, y)
+        _tell_share(sheet, measured, rank, wide - RIGHT, y + _MEASURED / 2)
+        y += _MEASURED + _BETWEEN
+        middle = y + _PREDICTED / 2
+        sheet.text(LEFT - 8, middle + 3.5, "predicted", size=10, anchor="end", colour=MUTED)
+        lower.draw(sheet, rank, y)
+        _tell_share(sheet, predicted, rank, wide - RIGHT, middle)
+        y += _PREDICTED + _GAP
     draw_axis(sheet, max(one.makespan for one in both), y, ruler)
     draw_legend(sheet, both, y + 40)
     return sheet.svg(wide, y + 56)
 
 
-def _draw(
-    sheet: Sheet,
-    timeline: Timeline,
-    rank: int,
-    y: float,
-    height: float,
-    ruler: Ruler,
-    wide: float,
-) -> None:
-    draw_lane(sheet, timeline, rank, y, height, ruler)
+def _tell_share(sheet: Sheet, timeline: Timeline, rank: int, x: float, middle: float) -> None:
+    """What share of the step a rank computes."""
     if timeline.makespan:
         share = f"{timeline.busy(rank) / timeline.makespan:.0%}"
-        sheet.text(wide - RIGHT, y + height / 2 + 4, share, size=11, anchor="end", colour=MUTED)
+        sheet.text(x, middle + 4, share, size=11, anchor="end", colour=MUTED)

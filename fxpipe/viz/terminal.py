@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fxpipe.ir.action import Compute, Kind
 from fxpipe.ir.timeline import Timeline
-from fxpipe.viz.cells import Cell, cells, has_several, name_of, shortest
+from fxpipe.viz.cells import Cell, cells, computations, has_several, name_of, shortest
 from fxpipe.viz.palette import KIND_CODES, KIND_NAME
 from fxpipe.viz.text import cell_text
 
@@ -70,8 +70,7 @@ def terminal_grid(
 def fitting_unit(timeline: Timeline, width: int) -> float:
     """Seconds per cell with which a grid is one block, if computations are not longer."""
     several = has_several(timeline)
-    ranks = range(timeline.num_ranks)
-    actions = [span.action for rank in ranks for span in timeline.compute_spans(rank)]
+    actions = [span.action for span in computations(timeline)]
     names = [name_of(action, several) for action in actions if isinstance(action, Compute)]
     room = _room(width - _margin(timeline), 1 + max(map(len, names), default=1))
     return max(shortest(timeline), timeline.makespan / max(room, _FEWEST))
@@ -110,9 +109,8 @@ def _drawn(row: Sequence[Cell], at: int, size: int, several: bool, colour: bool)
 
 def legend(timeline: Timeline, *, colour: bool = False) -> str:
     """What the letters of a grid mean, in one line."""
-    ranks = range(timeline.num_ranks)
-    spans = (span for rank in ranks for span in timeline.compute_spans(rank))
-    kinds = {span.action.kind for span in spans if isinstance(span.action, Compute)}
+    actions = [span.action for span in computations(timeline)]
+    kinds = {action.kind for action in actions if isinstance(action, Compute)}
     entries = [f"{_letter(kind, colour)} {KIND_NAME[kind]}" for kind in KIND_NAME if kind in kinds]
     return "  ".join(entries)
 

@@ -9,9 +9,9 @@ from fxpipe.viz.lanes import (
     LEFT,
     RIGHT,
     Clock,
+    Lanes,
     Ruler,
     draw_axis,
-    draw_lane,
     draw_legend,
     fitting_width,
 )
@@ -69,9 +69,10 @@ def _panel(sheet: Sheet, timeline: Timeline, title: str, y: float, ruler: Ruler)
     after = LEFT + 1.1 * text_width(title, 14) + 14
     sheet.text(after, y + 4, facts(timeline, ruler.clock), size=12, colour=MUTED)
     y += 16
+    lanes = Lanes(timeline, _LANE, ruler)
     for rank in range(timeline.num_ranks):
         sheet.text(LEFT - 8, y + _LANE / 2 + 4, f"rank {rank}", anchor="end", colour=MUTED)
-        draw_lane(sheet, timeline, rank, y, _LANE, ruler)
+        lanes.draw(sheet, rank, y)
         y += _LANE + _GAP
     draw_axis(sheet, timeline.makespan, y, ruler)
     return y + 38

@@ -6,7 +6,7 @@ import pytest
 
 from fxpipe.ir.action import Compute, Direction, Payload, Transfer
 from fxpipe.ir.timeline import Span, Timeline
-from fxpipe.viz.lanes import LEFT, Ruler, draw_axis, draw_lane, fitting_width, is_send
+from fxpipe.viz.lanes import LEFT, Lanes, Ruler, draw_axis, fitting_width, is_send
 from fxpipe.viz.svg import Sheet
 from tests.unit.simulator.rows import timeline_of
 
@@ -16,7 +16,7 @@ RULER = Ruler(100.0, "{:g}".format)
 
 def test_a_lane_begins_with_the_step() -> None:
     sheet = Sheet()
-    draw_lane(sheet, timeline_of("0F0@7-8", "1F0@8.5-9"), 1, 10.0, 20.0, RULER)
+    Lanes(timeline_of("0F0@7-8", "1F0@8.5-9"), 20.0, RULER).draw(sheet, 1, 10.0)
     ground, box = ET.fromstring(sheet.svg(500, 50)).findall("s:rect[@x]", NAMESPACE)
     assert (ground.get("x"), ground.get("width")) == (f"{LEFT:g}", "200")
     assert (box.get("x"), box.get("width")) == (f"{LEFT + 150:g}", "50")
@@ -57,6 +57,6 @@ def test_a_send_is_a_bar_under_its_lane() -> None:
     send = Transfer(Direction.SEND, Payload.ACTIVATION, "x", 0, 1, 0)
     timeline = Timeline((*timeline_of("0F0@0-1").spans, Span(0, send, 1.0, 2.0)), "simulate")
     sheet = Sheet()
-    draw_lane(sheet, timeline, 0, 10.0, 20.0, RULER)
+    Lanes(timeline, 20.0, RULER).draw(sheet, 0, 10.0)
     *_, bar = ET.fromstring(sheet.svg(500, 50)).findall("s:rect", NAMESPACE)
     assert (bar.get("y"), bar.get("width")) == ("31", "100")
