@@ -173,7 +173,7 @@ def check_value(value: Any, expected: bool | int | float | list[Any]) -> None:
         )
 
 
-def check_passes(value: torch.Tensor, expected: bool, where: str) -> None:
+def check_passes(value: torch.Tensor | bool, expected: bool, where: str) -> None:
     """Nothing, if a condition of the model's that only raises comes out as it does when all is well.
 
     Args:

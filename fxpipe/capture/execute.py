@@ -31,6 +31,7 @@ class GraphRunner:
         self.model = model
         self.constants = constants
         self.values: dict[torch.fx.Node, Any] = {}
+        self._modules: dict[str, nn.Module] = {}
 
     @classmethod
     def of(cls, capture: Capture, model: nn.Module) -> Self:
@@ -63,12 +64,17 @@ class GraphRunner:
             return self.attribute(str(node.target))
         args, kwargs = self.load(node.args), self.load(node.kwargs)
         if node.op == "call_module":
-            module = self.model.get_submodule(str(node.target))
+            module = self._module(str(node.target))
             return ops.entrance(module, node.meta.get("via", "call"))(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         assert callable(node.target)
         return node.target(*args, **kwargs)
+
+    def _module(self, path: str) -> nn.Module:
+        if path not in self._modules:
+            self._modules[path] = self.model.get_submodule(path)
+        return self._modules[path]
 
     def attribute(self, name: str) -> Any:
         """What a ``get_attr`` node reads."""

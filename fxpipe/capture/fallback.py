@@ -49,6 +49,10 @@ class LookInsideError(FallbackError):
     """The leaf at `path` must be looked into: tensors get past its arguments and results."""
 
 
+class GuardSizesError(FallbackError):
+    """Sizes that depend on inputs are needed: they are to be guarded."""
+
+
 class RefusedError(FallbackError):
     """No module is kept whole for this: the model cannot be recorded."""
 
@@ -61,12 +65,14 @@ class Decisions:
         leaves: path → why, for modules kept whole.
         inside: path → why, for leaves that are looked into.
         whole_root: whether the model itself may become a leaf (it is a layer of torch.nn).
+        guard_sizes: whether sizes that masks among the inputs decide on are guarded.
         watch_random: whether to find out which module draws from ``random`` or NumPy.
     """
 
     leaves: dict[str, FallbackError] = field(default_factory=dict)
     inside: dict[str, FallbackError] = field(default_factory=dict)
     whole_root: bool = False
+    guard_sizes: bool = False
     watch_random: bool = False
 
     def learn(self, reason: FallbackError, is_layer: bool) -> None:
@@ -79,6 +85,9 @@ class Decisions:
         """
         if isinstance(reason, RefusedError):
             raise root_error(reason)
+        if isinstance(reason, GuardSizesError):
+            self.guard_sizes = True
+            return
         path = reason.path
         if isinstance(reason, LookInsideError) and self._can_be_opened(path) and not is_layer:
             self.leaves.pop(path, None)
@@ -102,7 +111,7 @@ class Decisions:
     @property
     def state(self) -> object:
         """What recordings under the same decisions have in common."""
-        return tuple(self.leaves), tuple(self.inside)
+        return tuple(self.leaves), tuple(self.inside), self.guard_sizes
 
 
 def _parent(path: str, reason: FallbackError) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 
 from fxpipe import ops
-from fxpipe.capture import checks
+from fxpipe.capture import checks, comparisons
+from fxpipe.capture.comparisons import Comparison
 from fxpipe.capture.naming import importable_name
 
 _READS: Final = {
@@ -201,6 +202,15 @@ def passes_if(func: Any, frame: FrameType) -> bool | None:
     return checks.passes_if(frame, name == "item") if name in ("__bool__", "item") else None
 
 
+def comparisons_of(
+    func: Any, frame: FrameType, may_ask: Callable[[torch.Tensor], bool]
+) -> tuple[Comparison, ...]:
+    """What a frame does with the number that it takes out of a tensor, if it only compares it."""
+    if getattr(func, "__name__", "") not in ("item", "__int__", "__float__"):
+        return ()
+    return comparisons.comparisons_of(frame, comparisons.reads_number, may_ask)
+
+
 def is_fractional(value: Any) -> bool:
     """Whether what `reads_data` took out is a number that is no integer, or a list with one."""
     if isinstance(value, list | tuple):
@@ -279,6 +289,21 @@ def is_sized_by_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if name == "__getitem__":
         return any(_is_mask(index) or _has_tensor_bounds(index) for index in _items(args[1]))
     return False
+
+
+def counted(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Tensors whose numbers of elements that are not 0 tell the shape of a call's result.
+
+    Empty: something else does, too.
+    """
+    name = getattr(func, "__name__", "")
+    if name in ("nonzero", "argwhere", "where"):
+        return [tensor for tensor in args if isinstance(tensor, torch.Tensor)]
+    if name == "masked_select" and args[0].shape == args[1].shape:
+        return [args[1]]
+    if name == "__getitem__" and not any(map(_has_tensor_bounds, _items(args[1]))):
+        return [index for index in _items(args[1]) if _is_mask(index)]
+    return []
 
 
 def is_shaped_as_first(func: Any) -> bool:

@@ -294,7 +294,9 @@ class _Generalising:
 
     def _confirm(self, first: Recording) -> None:
         assert self._call.batch is not None
-        third = self._with(0, self._call.batch.third)
+        # whole copies of the example decide as it does
+        size = 3 * self._base[0] if _decides(first) else self._call.batch.third
+        third = self._with(0, size)
         confirm(first, self._recorded(third), self._sizes([third]))
 
     def _try_other_data(self, first: Recording, batch: Batch) -> None:
@@ -307,7 +309,7 @@ class _Generalising:
         Raises:
             KeepWholeError: if one is found.
         """
-        if batch.size < 2 or any(node.target is ops.check_value for node in first.graph.nodes):
+        if batch.size < 2 or _decides(first):
             return
         call = self._call
         for row in (0, batch.size - 1):
@@ -333,3 +335,8 @@ class _Generalising:
         sizes = zip(*(made.point for made in self._made.values()), strict=True)
         pairs = zip(self._axes, sizes, strict=True)
         return {a.mark.name: (min(found), max(found)) for a, found in pairs if not a.is_batch}
+
+
+def _decides(recording: Recording) -> bool:
+    """Whether a recording holds for some data only."""
+    return any(node.target is ops.check_value for node in recording.graph.nodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -15,14 +14,14 @@ from torch.overrides import TorchFunctionMode
 from fxpipe import ops
 from fxpipe.capture import functions, remedies
 from fxpipe.capture.containers import holds_tensors
+from fxpipe.capture.decide import Deciding
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
-from fxpipe.capture.leaves import is_small
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
 from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
-from fxpipe.capture.shadows import Shadows, Sizes
+from fxpipe.capture.shadows import Shadows
 from fxpipe.capture.spans import changed_argument, mutable_arguments
 from fxpipe.capture.values import Dependence, Values
 from fxpipe.capture.watch import Watch, storage_key
@@ -58,6 +57,7 @@ class Recorder(TorchFunctionMode):
         self.regions = Regions(self.script)
         self.failure: FallbackError | None = None
         self.interrupts = Interrupts()
+        self._deciding = Deciding(self)
         self._paused = 0
 
     # -- what a run on fake tensors does otherwise ------------------------------------------------------
@@ -155,11 +155,11 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         on = self.values.dependence((args, kwargs))
         if functions.reads_size(func, args, kwargs) and self.values.is_sized_by_data(args[:1]):
-            sizes = self._sizes(func, args, kwargs)
+            sizes = self._deciding.sizes(func, args, kwargs)
             if sizes is not None:
                 return sizes
         if on is not Dependence.NOTHING and functions.reads_data(func):
-            return self._decide(func, args, kwargs, on)
+            return self._deciding.value(func, args, kwargs, on)
         if func is torch.Tensor.__iter__:
             return iter(self._call(torch.Tensor.unbind, (args[0],), {}, on))
         return self._call(func, args, kwargs, on)
@@ -167,9 +167,9 @@ class Recorder(TorchFunctionMode):
     def _call(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
     ) -> Any:
-        sized = self._sized(func, args, kwargs, on)
+        sized = self._deciding.sized(func, args, kwargs, on)
         form = functions.as_node(func, args, kwargs)
-        prepared = self._arguments(form) if functions.may_write(func, kwargs) else None
+        prepared = self.arguments(form) if functions.may_write(func, kwargs) else None
         with self.watch.measure() as effects:
             if form.target is ops.set_attribute and form.args[1] == "data":
                 self.watch.replaces(args[0])
@@ -179,7 +179,7 @@ class Recorder(TorchFunctionMode):
             raise self.keep_whole("it makes nested tensors", func, remedy=remedies.NESTED)
         if not holds_tensors(value) and not self.script.storages.known(effects.writes):
             return result
-        arguments, keywords = prepared or self._arguments(form)
+        arguments, keywords = prepared or self.arguments(form)
         if form.target is ops.call:
             arguments = (self.script.constant(func), *arguments)
         node = self.script.emit(form.op, form.target, arguments, keywords, value, effects)
@@ -188,24 +188,6 @@ class Recorder(TorchFunctionMode):
         if sized:
             self._shade(func, args, kwargs, value)
         return result
-
-    def _sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call says of a tensor of which some sizes depend on data; None: let it run.
-
-        Raises:
-            KeepWholeError: if it asks for those.
-        """
-        fixed = self.shadows.fixed(args[0])
-        if functions.read_dimension(func, args, kwargs) in fixed:
-            return None if functions.takes_apart(func) else func(*args, **kwargs)
-
-        def refuse() -> KeepWholeError:
-            reason = "its Python code depends on a size that depends on data"
-            return self.keep_whole(reason, func, remedy=remedies.SHAPES)
-
-        if fixed and functions.reads_shape(func, args, kwargs):
-            return Sizes.of(args[0].shape, fixed, refuse)
-        raise refuse()
 
     def _shade(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
         dims = functions.sized_dimensions(func, args, value)
@@ -218,71 +200,12 @@ class Recorder(TorchFunctionMode):
         """The result of a torch function."""
         return func(*args, **kwargs)
 
-    def _sized(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
-    ) -> bool:
-        """Whether the result's shape depends on data.
-
-        Raises:
-            KeepWholeError: if it does, in a module small enough to be one node.
-        """
-        if on is not Dependence.NOTHING and functions.is_sized_by_data(func, args, kwargs):
-            if is_small(self.model, self.script.frame.path):
-                reason = "the shape of a result depends on values of tensors"
-                raise self.keep_whole(reason, func, remedy=remedies.SHAPES)
-            return True
-        if args and functions.is_shaped_as_first(func):
-            return self.values.is_sized_by_data(args[0])
-        return self.values.is_sized_by_data((args, kwargs))
-
-    def _arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of a call, as those of a node."""
         args = tuple(self.values.argument(value) for value in form.args)
         return args, {name: self.values.argument(value) for name, value in form.kwargs.items()}
 
-    # -- decisions on data -------------------------------------------------------------------------
-
-    def _decide(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
-    ) -> Any:
-        """The value that Python takes out of a tensor, with a node that checks it in later runs.
-
-        Raises:
-            KeepWholeError: if the module is small enough to decide for itself, or nobody else can know,
-                or it takes a number that differs from input to input.
-            RefusedError: if the model itself takes such a number.
-        """
-        checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
-        passes = None if checkable else functions.passes_if(func, sys._getframe(3))
-        if passes is not None:
-            return self._checked(func, args, kwargs, passes)
-        if not checkable or is_small(self.model, self.script.frame.path):
-            reason = "its Python code depends on values of tensors"
-            raise self.keep_whole(reason, func, remedy=remedies.VALUES)
-        form = functions.as_node(func, args, kwargs)
-        node = self.script.emit(form.op, form.target, *self._arguments(form))
-        value = self.value_of(node, lambda: func(*args, **kwargs))
-        if on is Dependence.INPUTS and functions.is_fractional(value):
-            raise self._takes_number(func)
-        node.meta["spec"] = value if isinstance(value, bool | int | float) else None
-        self.script.emit("call_function", ops.check_value, (node, value))
-        return value
-
-    def _checked(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], passes: bool
-    ) -> bool:
-        """The outcome of a condition that does nothing but raise: the graph checks it as well."""
-        found = passes if self.is_fake(args[0]) else bool(func(*args, **kwargs))
-        if found == passes:
-            given = (self.values.node(args[0]), passes, self.script.sources.here())
-            self.script.emit("call_function", ops.check_passes, given)
-        return found
-
-    def _takes_number(self, func: Any) -> FallbackError:
-        reason = "its Python code takes a fractional number out of an input"
-        if self.script.frame.path:
-            return self.keep_whole(reason, func, remedy=remedies.FRACTION)
-        reason += ", so that nearly every micro-batch would need a recording of its own"
-        return self.refuse(reason, func, remedy=remedies.FRACTION)
+    # -- what no function mode sees -------------------------------------------------------------------
 
     def _unseen(self, operator: Any, arguments: Any) -> AbstractContextManager[None] | None:
         """The context for an operator that compiled code runs on constants; None if it was seen.

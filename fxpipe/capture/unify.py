@@ -177,11 +177,21 @@ class _Comparison:
 
     def _follow(self, one: Any, others: Sequence[Any]) -> torch.fx.Node:
         """The node that computes a number from the sizes; one for each formula."""
+        at = next(at for at, two in enumerate(others) if not _is_same(one, two))
         formula = fit(self._sizes.points, (one, *others))
-        if formula is None:
-            at = next(at for at, two in enumerate(others) if not _is_same(one, two))
+        if formula is None or (self._decides and self._has_fewer_rows(at)):
             raise self._differ(f"{one!r} becomes {others[at]!r}", at)
         return self._helper(formula)
+
+    @property
+    def _decides(self) -> bool:
+        return self._node is not None and self._node.target is ops.check_value
+
+    def _has_fewer_rows(self, at: int) -> bool:
+        """Whether a recording is of some of the rows: what these decide tells nothing of all."""
+        base, point = self._sizes.points[0], self._sizes.points[at + 1]
+        sizes = zip(self._sizes.axes, base, point, strict=True)
+        return any(axis.is_batch and size < full for axis, full, size in sizes)
 
     def _helper(self, formula: Formula) -> torch.fx.Node:
         """The node of a formula; those of the formulas and sizes it is made of stand before it."""
@@ -217,8 +227,7 @@ class _Comparison:
     def _differ(self, what: str, at: int) -> KeepWholeError:
         node = self._node
         meta = {} if node is None else node.meta
-        decides = node is not None and node.target is ops.check_value
-        return (DecidesOtherwiseError if decides else KeepWholeError)(
+        return (DecidesOtherwiseError if self._decides else KeepWholeError)(
             f"{self._what_changed(at)}, {what}",
             meta.get("path", ""),
             meta.get("source", ""),

@@ -165,7 +165,7 @@ class Scales(nn.Module):
         lambda x: x.max().item(),
         lambda x: float(x.max()),
         lambda x: x[0, :1].tolist()[0],
-        lambda x: 2 if x.max().item() > 1 else 3,
+        lambda x: 2 if x.max().item() * 2 > 1 else 3,
     ],
 )
 def test_fractional_numbers_out_of_inputs_are_refused(

@@ -162,10 +162,10 @@ class Selects(nn.Module):
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.gate = layer, nn.Parameter(torch.ones(4))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        h = self.layer(x[mask])
+        h = self.layer(x[mask & (self.gate > 0)])
         h = h[0] if isinstance(h, tuple) else h
         return h.sum() / h.shape[0]
 
