@@ -152,7 +152,9 @@ def _is_mode_switch(graph: _Graph, position: int) -> bool:
 def _unpacked(graph: _Graph) -> Iterator[Bond]:
     for node, position in graph.position.items():
         if _is_container(node.meta.get("spec")):
-            takers = [graph.position[user] for user in node.users if user.target in _UNPACKERS]
+            is_whole = node.meta.get("read_whole")  # as many values as rows: none is sent
+            users = [user for user in node.users if is_whole or user.target in _UNPACKERS]
+            takers = [graph.position[user] for user in users if user in graph.position]
             yield from graph.between((position, *takers), "{last} takes apart what {first} returns")
 
 

@@ -259,6 +259,11 @@ def takes_apart(func: Any) -> bool:
     return getattr(func, "__name__", "") in _PARTS
 
 
+def returns_parts(target: Any) -> bool:
+    """Whether a node's target, a name or a function, returns as many tensors as a size says."""
+    return (target if isinstance(target, str) else getattr(target, "__name__", "")) in _PARTS
+
+
 def sized_dimensions(func: Any, args: tuple[Any, ...], result: Any) -> tuple[int, ...] | None:
     """The dimensions of a call's result whose sizes depend on values; None if the call tells none."""
     name = getattr(func, "__name__", "")

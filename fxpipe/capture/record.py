@@ -19,6 +19,7 @@ from fxpipe.capture.fake import FakeRecorder
 from fxpipe.capture.fallback import Decisions, FallbackError, StoresError
 from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
+from fxpipe.capture.parts import without_unread_parts
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
 from fxpipe.capture.restore import ModelState, Modes, Randomness
@@ -147,9 +148,10 @@ def record_once(
         drew = draws.any
     recorder.values.refresh()
     script = recorder.script
+    spans = without_unread_parts(script.graph, recorder.modules.spans)
     return Recording(
         graph=script.graph,
-        spans=close_spans(recorder.modules.spans, script.graph),
+        spans=close_spans(spans, script.graph),
         constants=script.constants,
         placeholders=placeholders,
         inputs=given,

@@ -19,6 +19,7 @@ from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, Re
 from fxpipe.capture.functions import Form
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.naming import tensor_names
+from fxpipe.capture.parts import taken_apart
 from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
 from fxpipe.capture.shadows import Shadows
@@ -202,8 +203,12 @@ class Recorder(TorchFunctionMode):
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of a call, as those of a node."""
-        args = tuple(self.values.argument(value) for value in form.args)
-        return args, {name: self.values.argument(value) for name, value in form.kwargs.items()}
+        args = tuple(map(self._argument, form.args))
+        return args, {name: self._argument(value) for name, value in form.kwargs.items()}
+
+    def _argument(self, value: Any) -> Any:
+        parts = taken_apart(value, self.values.known)
+        return self.values.argument(value) if parts is None else parts
 
     # -- what no function mode sees -------------------------------------------------------------------
 
