@@ -163,12 +163,18 @@ def publish(folder: Path = RESULTS, page: Path = PAGE) -> None:
 
 
 def with_section(text: str, name: str, part: str) -> str:
-    """The text with what stands between the marks of `name` replaced, or appended if there are none."""
+    """The text with what stands between the marks of `name` replaced, or appended if there are none.
+
+    Raises:
+        SystemExit: if the second mark is missing: nobody knows where the section ends.
+    """
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     section = f"{begin}\n{part.strip()}\n{end}"
     before, mark, rest = text.partition(begin)
     if not mark:
         return f"{text.rstrip()}\n\n{section}\n"
+    if end not in rest:
+        raise SystemExit(f"{begin} without {end}")
     return before + section + rest.partition(end)[2]
 
 

@@ -74,7 +74,7 @@ def critical_path(timeline: Timeline, graph: StageGraph) -> tuple[Span, ...]:
     before: dict[Compute, Span] = {}
     last_of: dict[int, Span] = {}
     for span in computes:
-        action = _compute(span)
+        action = computed(span)
         makers.update({(r, action.stage, action.micro_batch): span for r in MAKES[action.kind]})
         if span.rank in last_of:
             before[action] = last_of[span.rank]
@@ -91,7 +91,7 @@ def _blocker(
     before: Mapping[Compute, Span],
     graph: StageGraph,
 ) -> Span | None:
-    action = _compute(span)
+    action = computed(span)
     stage, m = action.stage, action.micro_batch
     found = [before[action]] if action in before else []
     if found and found[0].end >= span.start:
@@ -102,7 +102,8 @@ def _blocker(
     return max(found, key=lambda candidate: candidate.end, default=None)
 
 
-def _compute(span: Span) -> Compute:
+def computed(span: Span) -> Compute:
+    """The action of a span out of `Timeline.compute_spans`."""
     assert isinstance(span.action, Compute)
     return span.action
 

@@ -9,8 +9,9 @@ from typing import TypeAlias
 from fxpipe.ir.action import Compute, Fused
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
-from fxpipe.ir.timeline import Span, Timeline
+from fxpipe.ir.timeline import Timeline
 from fxpipe.schedules.depend import MAKES, Result, needs
+from fxpipe.simulator.metrics import computed
 
 _Made: TypeAlias = dict[tuple[Result, int, int], tuple[float, int]]
 """Result, stage, micro-batch → when it was made, by which rank."""
@@ -69,7 +70,7 @@ def _made(timeline: Timeline, schedule: Schedule | None) -> _Made:
     homes: dict[Compute, int] = {}
     for rank in range(timeline.num_ranks):
         for span in timeline.compute_spans(rank):
-            ends[_compute(span)], homes[_compute(span)] = span.end, rank
+            ends[computed(span)], homes[computed(span)] = span.end, rank
     cells = (cell for row in schedule.ranks for cell in row) if schedule is not None else ()
     for cell in cells:
         if isinstance(cell, Fused) and all(action in ends for action in cell.actions):
@@ -89,7 +90,7 @@ def _of_rank(
     free = begin
     for span in timeline.compute_spans(rank):
         gap = max(0.0, span.start - free)
-        needed = list(_needed(_compute(span), made, graph))
+        needed = list(_needed(computed(span), made, graph))
         ready = max((end for end, _ in needed), default=free)
         waits = min(gap, max(0.0, ready - free))
         waiting += waits
@@ -109,8 +110,3 @@ def _needed(action: Compute, made: _Made, graph: StageGraph) -> Iterator[tuple[f
     for result, source in needs(action, graph, recomputed=recomputed):
         if (result, source, m) in made:
             yield made[result, source, m]
-
-
-def _compute(span: Span) -> Compute:
-    assert isinstance(span.action, Compute)
-    return span.action

@@ -129,14 +129,14 @@ def several(fast: int, slow: int) -> Callable[[Callable[..., None]], Callable[..
     return twice
 
 
-@several(400, 4000)
+@several(100, 4000)
 @given(jobs(), st.sampled_from(NAMES))
 def test_every_generator(job: Job, name: str) -> None:
     """Legal, free of deadlock, and no shorter than the bounds, on any stage graph."""
     legal(made(name, job), job)
 
 
-@several(150, 1500)
+@several(50, 1500)
 @given(st.data(), jobs(), st.sampled_from(ONE_COPY))
 def test_every_placement(data: st.DataObject, job: Job, name: str) -> None:
     """Orders made for one stage per rank, on fewer ranks in any way."""
@@ -147,7 +147,7 @@ def test_every_placement(data: st.DataObject, job: Job, name: str) -> None:
     legal(schedule, job)
 
 
-@several(100, 1000)
+@several(40, 1000)
 @given(st.data(), jobs(), st.sampled_from(sorted(set(ONE_COPY) - {"forward"})))
 def test_recomputations_and_updates_fit_into_every_schedule(
     data: st.DataObject, job: Job, name: str
@@ -159,7 +159,7 @@ def test_recomputations_and_updates_fit_into_every_schedule(
     assert all(less <= more for less, more in zip(after.peak_bytes, before.peak_bytes, strict=True))
 
 
-@several(300, 3000)
+@several(100, 3000)
 @given(jobs(even=True), st.sampled_from(NAMES), st.integers(1, 9))
 def test_memory_is_as_the_closed_form_says(job: Job, name: str, saved: int) -> None:
     """Whatever the seconds, the links and the values that cross.
@@ -185,7 +185,7 @@ def test_memory_is_as_the_closed_form_says(job: Job, name: str, saved: int) -> N
             assert form.is_bound or kept >= most - 1e-6
 
 
-@several(100, 1000)
+@several(30, 1000)
 @given(jobs(), st.sampled_from(["zb-h1", "zb-h2"]), st.floats(0, 1))
 def test_zero_bubble_keeps_what_weight_halves_need(job: Job, name: str, share: float) -> None:
     """Stage s of p: ``(p - s) A + s A_W``, or ``(2 p - 2 s - 1) A + 2 s A_W``, each stage its own A."""
@@ -201,7 +201,7 @@ def test_zero_bubble_keeps_what_weight_halves_need(job: Job, name: str, share: f
         assert kept == whole * cost.saved_bytes + late * cost.kept_for_weight
 
 
-@several(200, 2000)
+@several(100, 2000)
 @given(
     st.sampled_from(["gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1"]),
     st.integers(1, 6),

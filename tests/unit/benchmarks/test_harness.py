@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Report, Sample, interleave, publish, ratio
+from benchmarks.harness import Report, Sample, interleave, publish, ratio, with_section
 
 
 def test_contenders_take_turns_and_start_in_turn() -> None:
@@ -60,6 +60,11 @@ def test_sections_are_replaced_between_their_marks(tmp_path: Path) -> None:
         "<!-- begin two -->\nkept\n<!-- end two -->\n\n"
         "<!-- begin three -->\n## Three\n<!-- end three -->\n"
     )
+
+
+def test_a_section_without_an_end_takes_nothing_with_it() -> None:
+    with pytest.raises(SystemExit, match="begin one --> without <!-- end one"):
+        with_section("<!-- begin one -->\nold\n\nBy hand.\n", "one", "new")
 
 
 def test_nothing_to_publish(tmp_path: Path) -> None:
