@@ -1,11 +1,13 @@
 """Whatever is drawn: what a pipeline leaves behind are eager's bits.
 
 Drawn are a model (branches, skips, writes in place, nested modules and containers, dropout, batch norm,
-regions, decisions on data), its type, frozen and tied parameters, a loss in it or outside; cuts, stages
-per rank, any schedule that fits, recomputation, backend; and two or three turns: steps, differentiated
-calls and calls without gradients, in training or evaluation, of any number of rows, with an optimiser's
-step in between. Compared are results, loss, gradients (None included), buffers and random generators
-with the eager loops of `tests.reference`, their draws keyed (`tests.keyed`).
+regions, decisions on data, arguments and results of all kinds), its type, frozen, tied and hooked
+parameters, a loss in it or outside; cuts, stages per rank, any schedule that fits, recomputation; and
+two or three turns: steps, steps that fail, ready-made micro-batches, differentiated calls and calls
+without gradients, in training or evaluation, of any number of rows, with changes to the model and an
+optimiser's step in between (`tests.strategies_exact`). Compared are results, loss, gradients (None
+included), parameters, buffers, what is written into inputs, and random generators with the eager loops
+of `tests.reference`, their draws keyed (`tests.keyed`).
 
 ``FXPIPE_EXAMPLES`` sets the number of examples. For other ones at every run:
 ``HYPOTHESIS_PROFILE=explore FXPIPE_EXAMPLES=5000 pytest tests/properties/test_exactness.py``, with
@@ -336,8 +338,13 @@ def nth(things: list[Any], turn: Turn) -> Any:
 
 
 def without_gradients(case: Case, turn: Turn) -> AbstractContextManager[Any]:
-    """The grad mode of a turn; a keyed twin is not sure to run the same kernels in inference mode."""
-    if turn.how == "inference" and not case.subject.draws:
+    """The grad mode of a turn.
+
+    A dispatch mode, such as the keyed twin's, changes which kernels run in inference mode; and what
+    autocast does to a recurrent layer there cannot be recorded (it raises).
+    """
+    subject = case.subject
+    if turn.how == "inference" and not subject.draws and subject.dtype != "autocast":
         return torch.inference_mode()
     return torch.set_grad_enabled(turn.how not in ("forward", "inference"))
 
