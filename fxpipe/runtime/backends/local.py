@@ -118,7 +118,7 @@ class LocalBackend:
             BaseException: the first failure of a rank, when all ranks have ended.
         """
         with self.turn:
-            self._make_ready(len(mains))
+            workers = self._ready(len(mains))
             done: SimpleQueue[None] = SimpleQueue()
             failures: list[BaseException] = []
             if isinstance(transport, InlineTransport):
@@ -130,7 +130,7 @@ class LocalBackend:
             tasks = [
                 _Task(partial(copy_context().run, run), transport, done, failures) for run in runs
             ]
-            _run_all(tasks, self._workers, done, transport)
+            _run_all(tasks, workers, done, transport)
         if failures:
             failure = failures[0]
             failures.clear()
@@ -154,19 +154,23 @@ class LocalBackend:
         self._workers.clear()
         self._intra_op = None
 
-    def _make_ready(self, ranks: int) -> None:
+    def _ready(self, ranks: int) -> Sequence[_Worker]:
+        """The workers, in a list of their own: another thread may close the backend meanwhile."""
         if self._is_closed:
             raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
         intra_op = self._threads_per_rank or max(1, torch.get_num_threads() // ranks)
         if not all(worker.thread.is_alive() for worker in self._workers):
             _stop(self._workers)  # an exception was thrown into one: all begin anew
-        if len(self._workers) >= ranks and intra_op == self._intra_op:
-            return
-        while len(self._workers) < ranks:
-            self._workers.append(_Worker(len(self._workers)))
+        workers = list(self._workers)
+        if len(workers) >= ranks and intra_op == self._intra_op:
+            return workers
+        while len(workers) < ranks:
+            workers.append(_Worker(len(workers)))
+            self._workers.append(workers[-1])
         self._intra_op = None
-        _set_intra_op_threads(self._workers, intra_op)
+        _set_intra_op_threads(workers, intra_op)
         self._intra_op = intra_op
+        return workers
 
 
 class _Worker:
