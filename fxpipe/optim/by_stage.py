@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from torch import Tensor, optim
+from torch.optim import optimizer as torch_optimizer
 
 _BY_TENSOR: Final = frozenset(
     {
@@ -26,24 +27,27 @@ class UpdateByStage:
     scheduler has changed are those of the step. What follows is equal to one ``optimizer.step()`` when
     all gradients are there, bit for bit.
 
-    An optimiser that is none of torch's by-tensor ones, or that has hooks, steps as a whole in
-    `finish`: it may look at all gradients at once.
+    An optimiser that is none of torch's by-tensor ones, or that has hooks (its own, or those of all
+    optimisers), steps as a whole in `finish`: it may look at all gradients at once.
 
     Args:
         optimizer: the user's.
         waits: whether gradients may still change after a stage's backwards.
+
+    Attributes:
+        waits: whether all is left to `finish`.
     """
 
     def __init__(self, optimizer: optim.Optimizer, *, waits: bool = False) -> None:
         self._optimizer = optimizer
-        self._waits = waits or not _can_be_divided(optimizer)
+        self.waits = waits or not _can_be_divided(optimizer)
         self._due = {p: None for group in optimizer.param_groups for p in group["params"]}
         self._known = len(optimizer.state)
         self._lock = threading.Lock()
 
     def update(self, parameters: Iterable[Tensor]) -> None:
         """Take the step for those of the parameters that the optimiser has; on any thread."""
-        if self._waits:
+        if self.waits:
             return
         with self._lock:
             mine = {p for p in parameters if p in self._due}
@@ -53,14 +57,16 @@ class UpdateByStage:
 
     def finish(self) -> None:
         """Take the step for all parameters that are left; for the caller's thread, when all is done."""
-        if self._waits:
+        if self.waits:
             self._optimizer.step()
             return
         self._step(self._due)
         state: Any = self._optimizer.state
         if len(state) != self._known:  # threads have brought it into an order of their own
-            order = [p for group in self._optimizer.param_groups for p in group["params"]]
-            state.update({p: state.pop(p) for p in order if p in state})
+            for group in self._optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter in state:
+                        state[parameter] = state.pop(parameter)
         # What a learning-rate scheduler looks at to see whether the optimiser has made its step.
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
@@ -87,5 +93,7 @@ def _can_be_divided(optimizer: Any) -> bool:
         and (step is None or hasattr(step, "_wrapped_by_lr_sched"))
         and not optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
+        and not torch_optimizer._global_optimizer_pre_hooks
+        and not torch_optimizer._global_optimizer_post_hooks
         and not optimizer.defaults.get("differentiable", False)
     )

@@ -14,6 +14,11 @@ from fxpipe.runtime.stage import StageRunner
 class Updates(Protocol):
     """An optimiser's step, taken for some parameters at a time and on the threads of their ranks."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing before the step is over."""
+        ...
+
     def update(self, parameters: Iterable[Tensor]) -> None:
         """Take the step for those of these parameters that the optimiser has."""
         ...

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, optim
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fxpipe.optim.by_stage import UpdateByStage
 
@@ -143,3 +144,18 @@ def test_gradients_that_still_change_are_waited_for() -> None:
     assert torch.equal(mine[0], before)
     update.finish()
     assert not torch.equal(mine[0], before)
+
+
+def test_hooks_of_all_optimisers_see_the_whole_step() -> None:
+    mine, seen = parameters(), []
+    give_gradients(mine, 0)
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, *_: seen.append(len(optimizer.param_groups[0]["params"]))
+    )
+    try:
+        update = UpdateByStage(optim.SGD(mine, lr=0.1))
+        update.update(mine[:2])
+        update.finish()
+    finally:
+        hook.remove()
+    assert seen == [len(mine)]
