@@ -54,7 +54,7 @@ class Pipeline(Decided):
         self._lanes = lanes
         self._backend = backend
         self._executables = Executables(options)
-        self._turns = Turns(model)
+        self._turns = Turns(model, backend)
         self.steps_done = 0
 
     # ---- running ---------------------------------------------------------------------------------
@@ -140,29 +140,35 @@ class Pipeline(Decided):
         if optimizer is not None:
             _require_updates(optimizer, scale)
         feed: Feed
-        with self._turns.take(), undrawn_if_it_fails():
-            if micro_batches is not None:
-                calls, targets = ready_made(micro_batches, args, kwargs, inputs, target)
-                feed, variants = self._ready(calls)
-            else:
-                told = _told(target, loss_fn, weights, scale, keep_output, optimizer)
-                call = model_call(self.module, args, kwargs, inputs, told)
-                feed, variants = self._cut(*call)
-                targets = self._cut_target(target, feed, variants)
-            shares = loss_weights(weights, feed.batches.rows, feed.calls, targets)
-            self._adopt(loss_fn, variants)
-            outcome, output, finish = run_step(
-                feed,
-                variants,
-                self._executables,
-                LossTask(loss_fn, targets, shares, float(scale)),
-                self._seed(variants),
-                keep_output=keep_output,
-                optimizer=optimizer,
-            )
-            self.steps_done += 1
-        finish()
-        return StepResult(outcome.loss, output, outcome.timeline)
+        told = _told(target, loss_fn, weights, scale, keep_output, optimizer)
+        with self._turns.take():
+            with undrawn_if_it_fails():
+                if micro_batches is not None:
+                    calls, targets = ready_made(micro_batches, args, kwargs, inputs, target)
+                    feed, variants = self._ready(calls)
+                else:
+                    call = model_call(self.module, args, kwargs, inputs, told)
+                    feed, variants = self._cut(*call)
+                    targets = self._cut_target(target, feed, variants)
+                shares = loss_weights(weights, feed.batches.rows, feed.calls, targets)
+                self._adopt(loss_fn, variants)
+                made = run_step(
+                    feed,
+                    variants,
+                    self._executables,
+                    LossTask(loss_fn, targets, shares, float(scale)),
+                    self._seed(variants),
+                    keep_output=keep_output,
+                    optimizer=optimizer,
+                )
+                self.steps_done += 1
+            if not made.waits:
+                made.update()
+        if made.waits:
+            made.pass_on()
+            with self._turns.take():
+                made.update()
+        return StepResult(made.outcome.loss, made.output, made.outcome.timeline)
 
     def _cut(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

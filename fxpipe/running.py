@@ -17,7 +17,7 @@ from fxpipe.joined import JoinedOutputs
 from fxpipe.optim.by_stage import UpdateByStage
 from fxpipe.runtime.call import Call
 from fxpipe.runtime.loss import LossTask
-from fxpipe.runtime.runtime import Outcome
+from fxpipe.runtime.outcome import Outcome
 from fxpipe.situation import Situation
 
 
@@ -29,6 +29,34 @@ class Seed:
     step: int
 
 
+@dataclass(frozen=True)
+class Made:
+    """A step that was made, and what is still to be done for it.
+
+    Attributes:
+        outcome: what the stages have made.
+        output: the result; None if it was not kept.
+        waits: whether gradients of inputs go on into a graph of the caller's, which may use the same
+            parameters: the optimiser's step comes after that. It is no part of the step's turn, since
+            a backward through that graph may need turns of its own.
+    """
+
+    outcome: Outcome
+    output: Any
+    waits: bool
+    _feed: Feed
+    _updates: UpdateByStage | None
+
+    def pass_on(self) -> None:
+        """Run the inputs' gradients back into the caller's graph."""
+        self._feed.pass_on(self.outcome.input_grads)
+
+    def update(self) -> None:
+        """Take what is left of the optimiser's step, if it is to be made."""
+        if self._updates is not None:
+            self._updates.finish()
+
+
 def run_step(
     feed: Feed,
     variants: Sequence[Situation],
@@ -38,16 +66,11 @@ def run_step(
     *,
     keep_output: bool,
     optimizer: Optimizer | None = None,
-) -> tuple[Outcome, Any, Callable[[], None]]:
+) -> Made:
     """Forward and backward of a batch under the schedule.
 
     With an optimizer its step is made, too, and for every stage as early as can be.
-
-    Returns:
-        The outcome; the result; and what is to be done when the step's turn is over: a backward
-        through the graph that the caller made the inputs with may need turns of its own.
     """
-    # Gradients of inputs go on into the caller's graph, which may use the same parameters.
     waits = any(tensor.requires_grad for given in feed.batches.inputs for tensor in given)
     updates = None if optimizer is None else UpdateByStage(optimizer, waits=waits)
     results: list[Any] = []
@@ -65,13 +88,7 @@ def run_step(
         updates=updates,
         then=join,
     )
-
-    def finish() -> None:
-        feed.pass_on(outcome.input_grads)
-        if updates is not None:
-            updates.finish()
-
-    return outcome, results.pop(), finish
+    return Made(outcome, results.pop(), waits, feed, updates)
 
 
 def run_call(

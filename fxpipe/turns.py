@@ -7,8 +7,9 @@ their buffers. So a module belongs to one step at a time, whichever pipeline and
     thread 2   (same model)   waits ·········· other.step ──────►
     thread 3   (another model)   third.step ─────────►
 
-A step may call another pipeline, in a loss or a hook; it then holds two models. What would wait for
-itself, or for a thread that waits for it, is refused.
+Pipelines that were given one backend take turns too. A step may call another pipeline, in a loss or
+a hook; it then holds two models. What would wait for itself, or for a thread that waits for it, is
+refused.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class _Turn:
         waits_for: the turn that must end first; None if it runs.
     """
 
-    def __init__(self, model: nn.Module, within: tuple[_Turn, ...]) -> None:
+    def __init__(self, model: nn.Module, backend: object, within: tuple[_Turn, ...]) -> None:
         self._model = model
+        self._backend = backend
         self.within = within
         self.waits_for: _Turn | None = None
 
@@ -59,7 +61,7 @@ class _Turn:
         return frozenset(self._model.modules())
 
     def wait(self) -> None:
-        """Wait until no step of another thread has a module of this one's model."""
+        """Wait until no step of another thread has a module of this one's model, or its backend."""
         with _CHANGED:
             _WAITING.append(self)
             try:
@@ -74,7 +76,8 @@ class _Turn:
             _TAKEN.append(self)
 
     def _in_the_way(self) -> _Turn | None:
-        return next((other for other in _TAKEN if self.shares(other)), None)
+        others = (other for other in _TAKEN if other not in self.within)
+        return next((o for o in others if o._backend is self._backend or self.shares(o)), None)
 
     def _refuse_circles(self, other: _Turn) -> None:
         """Raise if what must end first waits, by a step inside of it, for a step around this one."""
@@ -100,10 +103,12 @@ class Turns:
 
     Args:
         model: that it runs.
+        backend: that it runs it on.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, backend: object) -> None:
         self._model = model
+        self._backend = backend
         self._closed = False
 
     @contextmanager
@@ -122,7 +127,7 @@ class Turns:
             )
         if self._closed:
             raise ExecutionError("this pipeline is closed: make a new one with fxpipe.compile")
-        turn = _Turn(self._model, _RUNNING.get())
+        turn = _Turn(self._model, self._backend, _RUNNING.get())
         if any(turn.shares(outer) for outer in turn.within):
             raise ExecutionError(
                 "a pipeline cannot be called from inside its own step (its loss, a hook, a stage), "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -53,6 +53,15 @@ def add_notes(
     where = _users_line(error, programs[stage], files[stage])
     if where is not None:
         error.add_note(f"fxpipe: at {where}")
+
+
+def note_updated(error: BaseException, stages: Collection[int]) -> None:
+    """Say in the exception of a step which stages have made the optimiser's step before it."""
+    if stages:
+        which = ", ".join(map(str, sorted(stages)))
+        error.add_note(
+            f"fxpipe: the optimiser's step was made or begun for stages {which}, and for no other"
+        )
 
 
 def _users_line(error: BaseException, program: StageProgram, file: str) -> str | None:

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +29,17 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
-from fxpipe.ir.timeline import Timeline
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.call import Call
 from fxpipe.runtime.copies import bring_together
-from fxpipe.runtime.gather import weighted_loss
 from fxpipe.runtime.instructions import Executable, homes_of, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.leaves import add_up
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.micro_batch import MicroBatches
+from fxpipe.runtime.notes import note_updated
+from fxpipe.runtime.outcome import Outcome, outcome_of
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
 from fxpipe.runtime.rng import step_key
@@ -48,29 +47,12 @@ from fxpipe.runtime.runners import Runners
 from fxpipe.runtime.step import Step
 from fxpipe.runtime.surroundings import CallerState
 from fxpipe.runtime.updates import Updates, own_parameters
-from fxpipe.runtime.values import Gradients, tensors_in
+from fxpipe.runtime.values import tensors_in
 from fxpipe.runtime.weights import Load
 
 _BRIEF: Final = 150e-6
 """Seconds. Python's lock goes from thread to thread, and waking one takes some 50 µs: where actions
 take less than a few times that, two threads are slower than one."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step gives.
-
-    Attributes:
-        loss: ``Σ w_i · loss_i``, added in ascending order; None if the step had no loss.
-        outputs: per micro-batch, the model's output leaves; empty if they were not kept.
-        input_grads: per micro-batch, the gradients of the placeholders.
-        timeline: when what was computed.
-    """
-
-    loss: Tensor | None
-    outputs: Sequence[Sequence[Any]]
-    input_grads: Sequence[Sequence[Gradients]]
-    timeline: Timeline
 
 
 class Runtime:
@@ -166,7 +148,8 @@ class Runtime:
         """Forward, loss and backward of a batch; parameters accumulate their gradients.
 
         With `updates` some parameters have made the optimiser's step when this returns; the others,
-        whose gradients are complete only now, are for the caller to update.
+        whose gradients are complete only now, are for the caller to update. If the step fails, a note
+        in the exception names the stages that have been updated.
 
         Args:
             executable: from `prepare`, for as many micro-batches as there are.
@@ -200,12 +183,7 @@ class Runtime:
         outcomes: list[Outcome] = []
 
         def note() -> None:
-            outcome = Outcome(
-                loss=weighted_loss(state.losses, loss.weights),
-                outputs=state.outputs if keep_output else (),
-                input_grads=state.input_grads,
-                timeline=state.record.timeline(),
-            )
+            outcome = outcome_of(state)
             if then is not None:
                 then(outcome)
             outcomes.append(outcome)
@@ -213,6 +191,9 @@ class Runtime:
         try:
             self.launch(executable, state, note)
             return outcomes.pop()
+        except BaseException as error:
+            note_updated(error, state.updated)
+            raise
         finally:
             state.drop()
 

@@ -74,6 +74,7 @@ class Step:
         inputs_only: whether backward computes the inputs' gradients and no parameter's.
         updates: the optimiser; None if no stage is updated.
         parameters: per stage, those that its update is for.
+        updated: the stages whose updates have begun.
         transport: ways between ranks, new for each launch.
         record: when what was computed, new for each launch.
     """
@@ -101,6 +102,7 @@ class Step:
         self.originals = originals or {}
         self.updates: Updates | None = None
         self.parameters: Mapping[int, Sequence[Tensor]] = {}
+        self.updated: list[int] = []
         self.keeps_graph = keeps_graph
         self.key = key
         self.loss = loss
@@ -129,7 +131,8 @@ class Step:
 
     def update(self, stage: int) -> None:
         """Take the optimiser's step for what only this stage reads."""
-        if self.updates is not None:
+        if self.updates is not None and not self.updates.waits:
+            self.updated.append(stage)
             self.updates.update(self.parameters.get(stage, ()))
 
     def explain(self, error: BaseException, action: Action) -> None:

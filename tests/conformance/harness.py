@@ -29,7 +29,8 @@ from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.instructions import Executable
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.micro_batch import MicroBatches, scatter, scatter_target
-from fxpipe.runtime.runtime import Outcome, Runtime
+from fxpipe.runtime.outcome import Outcome
+from fxpipe.runtime.runtime import Runtime
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import SCHEDULES

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -256,6 +259,90 @@ def test_a_backend_that_is_used_inside_of_its_own_step_is_refused() -> None:
     step(other)
     step(pipe)
     backend.close()
+
+
+def test_a_common_backend_is_waited_for_together_with_the_model() -> None:
+    """One thread has the backend and wants a model; the other one has that model, and waits."""
+    backend = LocalBackend(1)
+    first, other = (compiled(network(), backend=backend) for _ in range(2))
+    third = compiled(first.module, backend="local")
+    for pipe in (first, other, third):
+        step(pipe)
+    inside = threading.Event()
+
+    def loss(output: Tensor, target: object) -> Tensor:
+        inside.set()
+        with torch.no_grad():
+            third(draw(8, 8))
+        return square(output)
+
+    def waits() -> None:
+        inside.wait(timeout=30)
+        several(step, first)()
+
+    assert in_threads(lambda: other.step(draw(8, 8), loss_fn=loss), waits) == []
+    third.close()
+    backend.close()
+
+
+@pytest.mark.parametrize("common", ["model", "backend"])
+def test_ctrl_c_while_another_thread_has_the_turn(common: str) -> None:
+    """It does not wait for the other's end."""
+    backend, model = LocalBackend(1), network()
+    pipe = compiled(model, backend=backend)
+    other = compiled(model) if common == "model" else compiled(network(), backend=backend)
+    step(pipe)
+    step(other)
+    inside, interrupted = threading.Event(), threading.Event()
+
+    def loss(output: Tensor, target: object) -> Tensor:
+        if not inside.is_set():
+            inside.set()
+            interrupted.wait(timeout=30)
+        return square(output)
+
+    thread = threading.Thread(target=lambda: other.step(draw(8, 8), loss_fn=loss))
+    thread.start()
+    inside.wait(timeout=30)
+    press = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    press.start()
+    with pytest.raises(KeyboardInterrupt):
+        step(pipe)
+    assert thread.is_alive()
+    interrupted.set()
+    thread.join(timeout=30)
+    step(pipe)
+    other.close()
+    backend.close()
+
+
+@each_backend
+def test_steps_of_two_threads_with_an_optimiser(backend: str) -> None:
+    """What is left of the optimiser's step at the end is made in the step's turn, too."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    model[2].weight = model[0].weight  # tied across stages: it is updated last
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    held: list[bool] = []
+    with compiled(model, backend=backend, cuts=["2"]) as pipe:
+        step(pipe)
+
+        def other() -> None:
+            with torch.no_grad():
+                pipe(draw(8, 8))
+            held.append(True)
+
+        def update(*_: object) -> None:
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(timeout=0.5)
+            assert held == []
+
+        optimizer.register_step_pre_hook(update)
+        pipe.step(draw(8, 8), loss_fn=square, optimizer=optimizer)
+        deadline = time.monotonic() + 30
+        while not held and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert held == [True]
 
 
 @each_backend

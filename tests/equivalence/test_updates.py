@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -205,3 +206,58 @@ def test_by_hand() -> None:
         assert torch.equal(one, other)
     with pytest.raises(fxpipe.ScheduleError, match="pass optimizer="):
         fxpipe.run(*line, target=x, loss_fn=squares)
+
+
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_step_that_fails_midway_says_which_stages_are_updated(backend: str) -> None:
+    """The last stage is through when the first one fails in its last backward."""
+    model, x = stack(), torch.randn(4, 4)
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = optim.AdamW(model.parameters(), lr=0.1)
+    schedule = fxpipe.Schedule.from_text("0F0 0F1 0B0 0B1 0U\n1F0 1B0 1F1 1B1 1U")
+    options = {"schedule": schedule, "costs": "estimate", "backend": backend, "cuts": ["2"]}
+    calls = [0]
+
+    def fails(grad: Tensor) -> None:
+        calls[0] += 1
+        if calls[0] == 2:
+            while any(map(torch.equal, model[2:].parameters(), start[4:])):
+                time.sleep(0.01)  # until the other rank is through
+            raise ZeroDivisionError
+
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=2, **options) as pipe:
+        told = {"loss_fn": squares, "target": x, "optimizer": optimizer}
+        pipe.capture(x)
+        hook = model[0].weight.register_hook(fails)
+        with pytest.raises(ZeroDivisionError) as caught:
+            pipe.step(x, **told)
+        hook.remove()
+        assert "made or begun for stages 1, and for no other" in "".join(caught.value.__notes__)
+        same = [torch.equal(p, q) for p, q in zip(model.parameters(), start, strict=True)]
+        assert same == [True] * 4 + [False] * 4
+        assert pipe.steps_done == 0
+        optimizer.zero_grad()
+        pipe.step(x, **told)
+    assert len(optimizer.state) == 8
+
+
+def test_an_optimizer_that_fails_when_all_is_done() -> None:
+    """The step has been made: its gradients are there, and the update can be made again."""
+    model, reference, x = stack(), stack(), torch.randn(4, 4)
+    optimizers = [optim.SGD(each.parameters(), lr=0.1) for each in (model, reference)]
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    hook = optimizers[0].register_step_pre_hook(fails)
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=2, costs="estimate") as pipe:
+        with pytest.raises(ZeroDivisionError):
+            pipe.step(x, loss_fn=squares, target=x, optimizer=optimizers[0])
+        assert pipe.steps_done == 1
+    hook.remove()
+    with fxpipe.compile(reference, ["cpu"] * 2, chunks=2, costs="estimate") as pipe:
+        pipe.step(x, loss_fn=squares, target=x)
+    for optimizer in optimizers:
+        optimizer.step()
+    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(one, other)

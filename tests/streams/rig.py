@@ -21,7 +21,8 @@ from fxpipe.portals.edges import link
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.micro_batch import scatter
-from fxpipe.runtime.runtime import Outcome, Runtime
+from fxpipe.runtime.outcome import Outcome
+from fxpipe.runtime.runtime import Runtime
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import SCHEDULES
