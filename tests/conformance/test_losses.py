@@ -423,3 +423,28 @@ def test_ready_made_micro_batches_have_weights_too() -> None:
             both.eager, made, loss_fn=token_loss, weights=count_labels, rows=[2, 1, 3, 2]
         )
         both.assert_step(found, expected)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_penalty_on_the_model_s_weights_in_the_loss(backend: str, schedule: str) -> None:
+    """The last stage adds to the gradients of all, whenever it comes to it: up to rounding."""
+    model, eager = Tagger().double(), Tagger().double()
+    eager.load_state_dict(model.state_dict())
+    ids = draw_ints(VOCABULARY, 6, 5)
+
+    def penalized(of: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+        def loss(scores: Tensor, labels: Tensor) -> Tensor:
+            return token_loss(scores, labels) + sum(p.square().sum() for p in of.parameters())
+
+        return loss
+
+    expected = run_eager_step(
+        eager, (ids,), {}, chunks=CHUNKS, loss_fn=penalized(eager), target=ids
+    )
+    options = {"costs": "estimate", "backend": backend, "schedule": schedule}
+    with fxpipe.compile(model, ["cpu"] * 3, CHUNKS, **options) as pipe:
+        found = pipe.step(ids, target=ids, loss_fn=penalized(model))
+    torch.testing.assert_close(found.loss, expected.loss)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected.grads[name])
