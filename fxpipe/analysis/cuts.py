@@ -16,7 +16,7 @@ forbids the positions between two nodes that must share a stage:
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,12 @@ import torch.autograd
 import torch.fx
 
 from fxpipe import ops
-from fxpipe.analysis.effects import changed_buffers, storages, written_storages
+from fxpipe.analysis.effects import (
+    changed_buffers,
+    storages,
+    training_buffers,
+    written_storages,
+)
 from fxpipe.analysis.liveness import positions
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec, tensor_specs
 
@@ -55,9 +60,22 @@ def legal_cuts(capture: Capture) -> tuple[int, ...]:
     Position i means just before ``capture.body[i]``; 0 and ``len(body)`` are no cuts. Takes time linear
     in the graph.
     """
-    size = len(capture.body)
+    return _uncovered(len(capture.body), bonds(capture))
+
+
+def cuts_for_training(capture: Capture) -> tuple[int, ...]:
+    """The legal cuts that stay legal when a model recorded in evaluation is trained later.
+
+    In evaluation the calls of one batch norm may be on two stages; in training they share statistics
+    that each call changes.
+    """
+    graph = _Graph(capture)
+    return _uncovered(len(capture.body), (*bonds(capture), *_stateful(graph, training_buffers)))
+
+
+def _uncovered(size: int, found: Iterable[Bond]) -> tuple[int, ...]:
     change = [0] * (size + 2)
-    for bond in bonds(capture):
+    for bond in found:
         change[bond.first + 1] += 1
         change[bond.last + 1] -= 1
     covered = list(accumulate(change))
@@ -198,15 +216,17 @@ def _touched(
     return touched
 
 
-def _stateful(graph: _Graph) -> Iterator[Bond]:
-    changed = {name for node in graph.body for name in changed_buffers(node)}
+def _stateful(
+    graph: _Graph, changes: Callable[[torch.fx.Node], tuple[str, ...]] = changed_buffers
+) -> Iterator[Bond]:
+    changed = {name for node in graph.body for name in changes(node)}
     users: dict[str, set[int]] = {name: set() for name in changed}
     owners: dict[str, set[str]] = {}
     for name in changed:
         for owner in _prefixes(name):
             owners.setdefault(owner, set()).add(name)
     for position, node in enumerate(graph.body):
-        used = set(changed_buffers(node))
+        used = set(changes(node))
         used.update(str(n.target) for n in node.all_input_nodes if n.op == "get_attr")
         if node.op == "call_module":
             used |= owners.get(str(node.target), set())

@@ -67,3 +67,9 @@ def changed_buffers(node: torch.fx.Node) -> tuple[str, ...]:
     """Names of the model's buffers the node changes."""
     found: tuple[str, ...] = node.meta.get("buffers", ())
     return found
+
+
+def training_buffers(node: torch.fx.Node) -> tuple[str, ...]:
+    """Names of the model's buffers the node changes, or, recorded in evaluation, would in training."""
+    found: tuple[str, ...] = node.meta.get("statistics", ())
+    return (*changed_buffers(node), *found)

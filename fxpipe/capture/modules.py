@@ -159,6 +159,7 @@ class Modules:
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
+        node.meta["statistics"] = _resting_statistics(module, path)
         kept_for = self._recorder.decisions.leaves.get(path)
         if drew.answer or (kept_for is not None and kept_for.reason == draws.REASON):
             node.meta["python_random"] = True
@@ -311,6 +312,17 @@ def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if isinstance(module, nn.RNNBase):
         return [value for value in given if not isinstance(value, PackedSequence)]
     return given
+
+
+def _resting_statistics(module: nn.Module, path: str) -> tuple[str, ...]:
+    """Running statistics of batch norms that are in evaluation: training would change them."""
+    return tuple(
+        f"{inner_path}.{name}" if inner_path else name
+        for inner_path, inner in module.named_modules(prefix=path)
+        if isinstance(inner, nn.modules.batchnorm._NormBase) and not inner.training
+        for name in ("running_mean", "running_var")
+        if inner._buffers.get(name) is not None
+    )
 
 
 def _buffers(module: nn.Module, path: str) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ Facts about single nodes live in ``node.meta`` (all of them set by the recorder,
     "storages"  tuple[int, ...]   ids of the storages the value's tensors live in (aliases share one)
     "mutates"   tuple[int, ...]   ids of the storages the node writes into
     "buffers"   tuple[str, ...]   names of the model's buffers, and of its parameters, the node changes
+    "statistics"  tuple[str, ...]  buffers that a call_module node in evaluation would change in training
     "draws"     int               random draws the node makes (0: it is deterministic)
     "rng"       tuple[str, int]   (scope, first draw in it) of a node that draws; the scope is
                                   'path#call' of the innermost module and keys the random numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +24,13 @@ LINK: Final = Cluster(ranks=1, bandwidth=64e9)
 """The link that is assumed where no cluster is given: 64 GB/s, as a PCIe 5 bus has."""
 
 
-def chain_of(capture: Capture, costs: CostProfile, cluster: Cluster | None) -> Chain:
-    """The partition problem of a capture.
+def chain_of(
+    capture: Capture,
+    costs: CostProfile,
+    cluster: Cluster | None,
+    cuts: Sequence[int] | None = None,
+) -> Chain:
+    """The partition problem of a capture, with the places that `cuts` allows (None: all legal ones).
 
     The work of a node is its time forward and backward. A value that crosses costs each stage that reads
     it one transfer, and each stage that gets its gradient back another (the gradient has its size);
@@ -35,7 +41,7 @@ def chain_of(capture: Capture, costs: CostProfile, cluster: Cluster | None) -> C
     link = cluster or LINK
     return Chain(
         work=[costs.nodes[node.name].total for node in body],
-        cuts=legal_cuts(capture),
+        cuts=legal_cuts(capture) if cuts is None else cuts,
         traffic=[
             Traffic(life.made, life.reads, link.transfer_time(life.nbytes), life.differentiable)
             for life in lifetimes(capture)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fxpipe.analysis.cuts import bonds, legal_cuts
+from fxpipe.analysis.cuts import bonds, cuts_for_training, legal_cuts
 from fxpipe.errors import InfeasiblePlanError, PartitionError
 from fxpipe.partitioners.assemble import anchored, plan_of
 from fxpipe.partitioners.chain import solve
@@ -63,12 +63,20 @@ def partition(
                 f"{len(found)} cuts make {len(found) + 1} stages, but {stages} are asked for"
             )
     else:
-        solved = solve(chain_of(capture, costs, cluster), stages)
-        if solved is None:
-            raise InfeasiblePlanError(_too_many(capture, stages))
-        found = solved
+        found = _best(capture, costs, stages, cluster)
     plan = plan_of(capture, found)
     return replace(plan, anchors=anchored(capture, costs, plan))
+
+
+def _best(
+    capture: Capture, costs: CostProfile, stages: int, cluster: Cluster | None
+) -> tuple[int, ...]:
+    """The best cuts, of those that training could take over if there are enough of them."""
+    for cuts in (cuts_for_training(capture), legal_cuts(capture)):
+        solved = solve(chain_of(capture, costs, cluster, cuts), stages)
+        if solved is not None:
+            return solved
+    raise InfeasiblePlanError(_too_many(capture, stages))
 
 
 def _too_many(capture: Capture, stages: int) -> str:
