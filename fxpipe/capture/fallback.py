@@ -53,6 +53,10 @@ class GuardSizesError(FallbackError):
     """Sizes that depend on inputs are needed: they are to be guarded."""
 
 
+class CountDrawsError(FallbackError):
+    """Draws that change nothing are made beside draws of a module that stays whole: they count."""
+
+
 class RefusedError(FallbackError):
     """No module is kept whole for this: the model cannot be recorded."""
 
@@ -66,6 +70,8 @@ class Decisions:
         inside: path → why, for leaves that are looked into.
         whole_root: whether the model itself may become a leaf (it is a layer of torch.nn).
         guard_sizes: whether sizes that masks among the inputs decide on are guarded.
+        count_draws: whether draws from ``random`` or NumPy count that are only compared, and always
+            with the same outcome.
         watch_random: whether to find out which module draws from ``random`` or NumPy.
     """
 
@@ -73,6 +79,7 @@ class Decisions:
     inside: dict[str, FallbackError] = field(default_factory=dict)
     whole_root: bool = False
     guard_sizes: bool = False
+    count_draws: bool = False
     watch_random: bool = False
 
     def learn(self, reason: FallbackError, is_layer: bool) -> None:
@@ -87,6 +94,9 @@ class Decisions:
             raise root_error(reason)
         if isinstance(reason, GuardSizesError):
             self.guard_sizes = True
+            return
+        if isinstance(reason, CountDrawsError):
+            self.count_draws = True
             return
         path = reason.path
         if isinstance(reason, LookInsideError) and self._can_be_opened(path) and not is_layer:
@@ -111,7 +121,7 @@ class Decisions:
     @property
     def state(self) -> object:
         """What recordings under the same decisions have in common."""
-        return tuple(self.leaves), tuple(self.inside), self.guard_sizes
+        return tuple(self.leaves), tuple(self.inside), self.guard_sizes, self.count_draws
 
 
 def _parent(path: str, reason: FallbackError) -> str:

@@ -102,9 +102,24 @@ def record_general(call: Call, decisions: Decisions, mode: str) -> General:
         OtherRowsError: if the model fails on another number of rows.
     """
     if not call.axes:
-        recording = record(call.model, call.leaves, call.layout, decisions, mode)
+        recording = _recorded_alone(call, decisions, mode)
         return General(recording, tuple(output_leaves(recording.outputs, None, (1, 1))), 1)
     return _Generalising(call, decisions, mode).run()
+
+
+def _recorded_alone(call: Call, decisions: Decisions, mode: str) -> Recording:
+    """A recording that holds for the example's sizes; two, if generators may be made on the way."""
+    while True:
+        first = record(call.model, call.leaves, call.layout, decisions, mode)
+        if not any(isinstance(held, torch.Generator) for held in first.constants.values()):
+            return first
+        again = record(call.model, call.leaves, call.layout, decisions, mode)
+        try:
+            unify(first, [again], Sizes((), ((), ())))
+        except KeepWholeError as reason:
+            decisions.learn(reason, is_layer=False)
+        else:
+            return first
 
 
 @dataclass

@@ -15,7 +15,13 @@ from fxpipe.capture import draws, remedies
 from fxpipe.capture.arguments import Arguments
 from fxpipe.capture.containers import tensors
 from fxpipe.capture.draws import PythonDraws
-from fxpipe.capture.fallback import KeepWholeError, LookInsideError, RefusedError, StoresError
+from fxpipe.capture.fallback import (
+    CountDrawsError,
+    KeepWholeError,
+    LookInsideError,
+    RefusedError,
+    StoresError,
+)
 from fxpipe.capture.leaves import is_layer, leaf_reason, parameter_share, takes_fast_path
 from fxpipe.capture.shadows import on_meta
 from fxpipe.capture.spans import (
@@ -233,7 +239,12 @@ class Modules:
         Raises:
             LookInsideError: if a leaf was handed an object that has got tensors only later: the graph
                 would hand it the object with those of the recording.
+            CountDrawsError: if numbers that change nothing were drawn, and others by a leaf: the stages
+                would draw the others from another place on.
         """
+        nodes = self._script.graph.nodes
+        if self.draws.passed_over and any(node.meta.get("python_random") for node in nodes):
+            raise CountDrawsError(draws.REASON, "", self._script.sources.here())
         for path, here, objects in self._handed:
             changed = changed_argument(objects)
             if changed is not None and not isinstance(changed, list | dict):

@@ -46,6 +46,7 @@ class Recording:
         outputs: the output leaves, in order of the output node's tuple.
         layout: of the result.
         drew_python: whether ``random`` or NumPy's generator was used.
+        drew_idly: whether it was, for numbers that change nothing: the graph does not draw them.
         formulas: nodes that compute a number from the batch size; added by `unify`.
         values: node name → copies of the tensors in its value, if they were kept.
     """
@@ -58,6 +59,7 @@ class Recording:
     outputs: list[Any]
     layout: Layout
     drew_python: bool
+    drew_idly: bool
     values: dict[str, Any]
     formulas: dict[torch.fx.Node, Formula] = field(default_factory=dict)
 
@@ -142,7 +144,9 @@ def record_once(
         if isinstance(recorder, FakeRecorder):
             recorder.inputs = _by_placeholder(placeholders, leaves)
         recorder.script.kept = {} if keep_values else None
-        draws = PythonDraws(held.generators, decisions.watch_random)
+        draws = PythonDraws(
+            held.generators, decisions.watch_random, count_all=decisions.count_draws
+        )
         recorder.modules.draws = draws
         outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
         drew = draws.any
@@ -158,6 +162,7 @@ def record_once(
         outputs=outputs,
         layout=result,
         drew_python=drew,
+        drew_idly=draws.passed_over,
         values=script.kept or {},
     )
 

@@ -38,9 +38,17 @@ RANDOM: Final = (
     "switch this off by an option of the model (layerdrop=0, apply_spec_augment=False), or draw "
     "with torch"
 )
+DRAWS_ANYHOW: Final = (
+    "{} is off, yet a number is drawn: draw only if the option is on, or compare the number with it at "
+    "once (if random.random() < self.layerdrop:), or draw with torch"
+)
+"""For options that are off."""
 SEED: Final = (
     "seed before the call, or draw from a torch.Generator of the model's own (generator=...), or switch "
     "this off by an option of the model"
+)
+GENERATOR: Final = (
+    "make the generator once, outside of forward, or make its numbers a buffer of the model"
 )
 STATE: Final = (
     "return the tensor, or keep it on the model itself, in place of keeping it on a submodule"

@@ -42,15 +42,20 @@ class Sources:
 
     def of(self, innermost: FrameType) -> str:
         """The same, from another frame on."""
+        frame = self.frame_of(innermost)
+        return "" if frame is None else self._text(frame.f_code, frame.f_lineno)
+
+    def frame_of(self, innermost: FrameType) -> FrameType | None:
+        """The frame of that line."""
         frame: FrameType | None = innermost
         while frame is not None:
             code = frame.f_code
             if code.co_filename == _RECORD:
                 break
             if not code.co_filename.startswith(_OURS) and code.co_filename not in _LIBRARY:
-                return self._text(code, frame.f_lineno)
+                return frame
             frame = frame.f_back
-        return ""
+        return None
 
     def forward_of(self, module: torch.nn.Module | None) -> str:
         """Where a module's forward begins; "" if it has no code."""

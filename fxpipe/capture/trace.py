@@ -153,19 +153,21 @@ def _capture(call: Call, mode: str, verify: bool) -> Capture:
         recorded_from=weakref.ref(call.model),
     )
     if verify and not call.has_no_data:
-        _verify(capture, call, call.leaves, decisions)
-        if general.elsewhere is not None:
-            _verify(capture, call, general.elsewhere, decisions)
+        for leaves in (call.leaves, general.elsewhere):
+            if leaves is not None:
+                _verify(capture, call, leaves, decisions, recording.drew_idly)
     return capture
 
 
-def _verify(capture: Capture, call: Call, leaves: list[Any], decisions: Decisions) -> None:
+def _verify(
+    capture: Capture, call: Call, leaves: list[Any], decisions: Decisions, draws_idly: bool
+) -> None:
     def replay() -> Mapping[str, Any]:
         """The value of every node in a run on the same data."""
         once = record_once(call.model, leaves, call.layout, decisions, "real", keep_values=True)
         return once.values
 
-    verify_capture(capture, call.model, leaves, call.layout, replay)
+    verify_capture(capture, call.model, leaves, call.layout, replay, draws_idly=draws_idly)
 
 
 def _signature(call: Call, recording: Recording, outputs: tuple[OutputLeaf, ...]) -> CallSignature:

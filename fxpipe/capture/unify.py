@@ -19,7 +19,7 @@ from fxpipe.capture.fallback import DecidesOtherwiseError, KeepWholeError
 from fxpipe.capture.formulas import Formula, Size, fit, identity
 from fxpipe.capture.naming import safe
 from fxpipe.capture.record import Recording
-from fxpipe.capture.remedies import ROWS
+from fxpipe.capture.remedies import GENERATOR, ROWS
 from fxpipe.ir.capture import Span
 
 
@@ -114,6 +114,8 @@ class _Comparison:
 
     def _constant(self, name: str) -> None:
         one = self._first.constants.get(name)
+        if isinstance(one, torch.Generator):
+            self._generator(one, name)
         if not isinstance(one, torch.Tensor):
             return
         for at, other in enumerate(self._others):
@@ -122,6 +124,23 @@ class _Comparison:
                 raise self._differ("it uses a constant tensor of another shape", at)
             if one is not two and not torch.equal(one, two):
                 raise self._differ("it uses a constant tensor with other values", at)
+
+    def _generator(self, one: torch.Generator, name: str) -> None:
+        """Keep a module whole that makes a generator: there would be one for all micro-batches.
+
+        Raises:
+            KeepWholeError: if every recording has another one.
+        """
+        if any(other.constants.get(name) is not one for other in self._others):
+            assert self._node is not None
+            meta = next(iter(self._node.users), self._node).meta
+            raise KeepWholeError(
+                "it makes a random generator, which would begin anew in every run",
+                meta.get("path", ""),
+                meta.get("source", ""),
+                "Generator",
+                remedy=GENERATOR,
+            )
 
     def _span(self, span: Span, others: Sequence[Span]) -> Span:
         if span.fixed is not None:

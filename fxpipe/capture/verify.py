@@ -38,6 +38,8 @@ def verify(
     leaves: Sequence[Any],
     layout: Layout,
     replay: Callable[[], Mapping[str, Any]],
+    *,
+    draws_idly: bool = False,
 ) -> None:
     """Compare a capture with its model on example arguments; both are left as they were.
 
@@ -48,6 +50,7 @@ def verify(
     Args:
         leaves: of ``(args, kwargs)``, put together by `layout`.
         replay: records the module once more; node name → a copy of its value.
+        draws_idly: whether the module draws from ``random``, in vain, and the graph does not.
 
     Raises:
         CaptureError: names what differs, and the first node whose value does.
@@ -76,6 +79,8 @@ def verify(
                 state.put_back()
             outcomes.append(_outcome(model, leaves, run, written, interrupt))
     eager, graph, slack = outcomes[0], outcomes[1], outcomes[2] if len(outcomes) > 2 else None
+    if draws_idly:
+        graph.random = (*graph.random[:-1], eager.random[-1])
     problem = _difference(eager, graph, slack)
     if problem is not None:
         where = _first_difference(capture, model, leaves, replay())

@@ -67,18 +67,25 @@ def written(capture: Capture, node: torch.fx.Node, limit: int = 100) -> str:
     Values that would make it longer than `limit` stand in it by their names.
     """
     for depth in range(8, 0, -1):
-        text = _Written(capture, depth).text(node)
-        text = ast.unparse(ast.parse(text, mode="eval"))  # without needless parentheses
+        writer = _Written(capture, depth)
+        text = ast.unparse(ast.parse(writer.text(node), mode="eval"))  # no needless parentheses
+        for stand_in, path in writer.paths.items():
+            text = text.replace(stand_in, path)
         if len(text) <= limit:
             return text
     return node.name
 
 
 class _Written:
-    """Writes values as expressions of what they are computed from, so many steps back."""
+    """Writes values as expressions of what they are computed from, so many steps back.
+
+    Attributes:
+        paths: what stands in the text → the name of a buffer, which need be no expression (``1.ready``).
+    """
 
     def __init__(self, capture: Capture, depth: int) -> None:
         self._depth = depth
+        self.paths: dict[str, str] = {}
         self._constants = capture.constants
         self._write = Arguments(self._operand, Imports(), Bindings(), Home(nn.Module()))
 
@@ -96,7 +103,9 @@ class _Written:
 
     def _operand(self, node: torch.fx.Node) -> str:
         if node.op == "get_attr" and node.target not in self._constants:
-            return str(node.target)
+            stand_in = f"_fxpipe_{node.name}_"
+            self.paths[stand_in] = str(node.target)
+            return stand_in
         if node.op in ("placeholder", "get_attr") or not self._depth:
             return node.name
         return f"({self.text(node)})"

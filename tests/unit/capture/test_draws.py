@@ -177,3 +177,61 @@ def test_options_that_seem_to_be_the_cause_are_named() -> None:
     inner.parts[0].drop_path = 0.2
     assert draws.options(inner, "parts.0") == {"parts.0.drop_path": 0.2}
     assert draws.options(inner, "parts.1") == {}
+
+
+class Idle(nn.Module):
+    """Stochastic depth that is switched off, but draws."""
+
+    def __init__(self, layerdrop: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.layerdrop = layerdrop
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            number = random.uniform(0, 1)
+            if self.training and (number < self.layerdrop):
+                continue
+            if random.random() <= -1 or random.random() >= 1.0:
+                continue
+            x = layer(x)
+        return x
+
+
+def test_numbers_that_are_compared_with_one_outcome_may_be_drawn() -> None:
+    random.seed(3)
+    before = random.getstate()
+    model = Idle()
+    capture = trace(model, (X,))
+    assert random.getstate() == before
+    assert not capture.leaves
+    assert_agrees(capture, model, (X,), rows=4)
+
+
+@pytest.mark.parametrize("layerdrop", [0.5, 1e-9])
+def test_numbers_whose_outcome_is_open_are_refused(layerdrop: float) -> None:
+    with pytest.raises(CaptureError, match=r"layerdrop \(now") as e:
+        trace(Idle(layerdrop), (X,))
+    assert "switch off what draws" in str(e.value)
+
+
+def test_an_option_that_is_off_is_not_told_to_be_switched_off() -> None:
+    class Odd(Idle):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if random.random() * 2 < self.layerdrop else self.layers[0](x)
+
+    with pytest.raises(CaptureError, match=r"layerdrop \(now 0.0\) is off, yet a number is drawn"):
+        trace(Odd(), (X,))
+
+
+def test_beside_a_leaf_that_draws_every_draw_counts() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.idle, self.skips, self.rest = Idle(), Skips(), nn.Linear(4, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rest(self.skips(self.idle(x)))
+
+    capture = trace(Both(), (X,))
+    assert [leaf.path for leaf in capture.leaves] == ["skips", "idle"]

@@ -18,7 +18,7 @@ def test_innermost_module_is_kept_whole() -> None:
     decisions = Decisions()
     decisions.learn(keep("a.b"), is_layer=False)
     assert list(decisions.leaves) == ["a.b"]
-    assert decisions.state == (("a.b",), (), False)
+    assert decisions.state == (("a.b",), (), False, False)
 
 
 def test_parent_is_next() -> None:

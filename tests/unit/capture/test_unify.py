@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fxpipe import ops
+from fxpipe.capture.execute import GraphRunner
 from fxpipe.capture.trace import trace
 from fxpipe.errors import CaptureError
 from tests.unit.capture import small
@@ -203,3 +204,43 @@ def test_beside_a_decision_on_data() -> None:
     assert [leaf.path for leaf in capture.leaves] == ["inner"]
     other = torch.tensor([[1.0], [0.0]])
     assert_agrees(capture, model, (torch.randn(2, 4), other))
+
+
+class MakesGenerator(nn.Module):
+    """The same noise in every run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.Generator().manual_seed(0)
+        return self.layer(x) + torch.randn(4, generator=made)
+
+
+@pytest.mark.parametrize("dims", [[0], [None]])
+def test_a_module_that_makes_a_generator_stays_whole(dims: list[int | None]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), MakesGenerator(), nn.Linear(4, 4))
+    x = torch.randn(4, 4)
+    capture = trace(model, (x,), batch_dims=dims)
+    assert [leaf.path for leaf in capture.leaves] == ["1"]
+    for _ in range(2):
+        assert torch.equal(GraphRunner.of(capture, model).run([x])[0], model(x))
+
+
+def test_a_generator_made_by_the_model_itself_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"makes a random generator(.|\n)*randn") as e:
+        trace(MakesGenerator(), (torch.randn(4, 4),))
+    assert "outside of forward" in str(e.value)
+
+
+def test_a_generator_that_stays_is_drawn_from() -> None:
+    class Draws(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = torch.Generator().manual_seed(0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.randn(4, generator=self.held)
+
+    assert not trace(Draws(), (torch.randn(4, 4),)).leaves

@@ -85,3 +85,18 @@ def test_sizes_are_arithmetic() -> None:
 
     capture = fxpipe.trace(Sized(), (torch.randn(4, 8), torch.ones(4, 8)))
     assert written(capture, value_of(capture)) == "bool(mask.sum() == x.size(0) * 8 + 1)"
+
+
+def test_buffers_of_numbered_modules_are_told_by_their_names() -> None:
+    class Ready(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("ready", torch.tensor(False))
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x if self.ready else x * 2)
+
+    model = nn.Sequential(nn.Linear(8, 8), Ready(), nn.Linear(8, 8))
+    (found,) = guard_findings(fxpipe.trace(model, (torch.randn(4, 8),)), None)
+    assert (found.expression, found.buffers) == ("bool(1.ready)", ("1.ready",))
