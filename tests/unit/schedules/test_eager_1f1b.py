@@ -19,7 +19,7 @@ def test_grid(golden: Callable[[str, str], None]) -> None:
 
 
 def test_closed_forms_hold_at_every_size() -> None:
-    for p in range(1, 17):
+    for p in (*range(1, 9), 16):
         for m in range(1, 65, 9):
             schedule = eager_1f1b(p, p, m)
             assert thirds(schedule).makespan == 3 * (m + p - 1)

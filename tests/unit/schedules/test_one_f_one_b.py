@@ -44,7 +44,7 @@ def test_closed_forms(p: int, m: int) -> None:
 
 
 def test_peaks_hold_at_every_size() -> None:
-    for p in range(1, 17):
+    for p in (*range(1, 9), 16):
         for m in range(1, 65, 7):
             peaks = unit_timeline(one_f_one_b(p, p, m)).peak_bytes
             assert peaks == tuple(min(m, p - s) for s in range(p))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from fxpipe.errors import ScheduleError, UnsupportedCountsError
 from fxpipe.ir.schedule import Schedule
@@ -29,6 +29,7 @@ def _made(name: str, at: tuple[int, int, int]) -> Schedule | None:
 
 
 @ALL
+@settings(max_examples=50)
 @given(counts())
 def test_every_schedule_is_legal_at_all_counts(name: str, at: tuple[int, int, int]) -> None:
     schedule = _made(name, at)
@@ -39,8 +40,10 @@ def test_every_schedule_is_legal_at_all_counts(name: str, at: tuple[int, int, in
 
 
 @ALL
+@settings(max_examples=8)
 @given(stage_graphs(stages=6))
 def test_every_schedule_runs_on_every_stage_graph(name: str, graph: StageGraph) -> None:
+    """More of them are in `tests.properties.test_schedules`."""
     for ranks in (1, 2, 3, 4, 6):
         schedule = _made(name, (6, ranks, 5))
         if schedule is not None:
@@ -49,6 +52,7 @@ def test_every_schedule_runs_on_every_stage_graph(name: str, graph: StageGraph) 
 
 
 @ALL
+@settings(max_examples=50)
 @given(counts())
 def test_every_stage_ascends_in_micro_batches(name: str, at: tuple[int, int, int]) -> None:
     """Gradients are summed in the order of a loop over the micro-batches only if backwards ascend."""

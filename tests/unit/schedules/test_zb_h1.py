@@ -25,7 +25,7 @@ def test_a_third_of_the_idle_time_of_1f1b(p: int, more: int) -> None:
 
 
 def test_peaks_hold_at_every_size() -> None:
-    for p in range(1, 17):
+    for p in (*range(1, 9), 16):
         for m in range(p, 65, 11):
             costs = [StageCost(1, 2, 1, saved_bytes=100, weight_bytes=30)] * p
             peaks = simulate(lower(zb_h1(p, p, m), linear(p)), costs).peak_bytes

@@ -28,7 +28,7 @@ def test_no_rank_is_idle_once_it_has_started(p: int, more: int) -> None:
 
 
 def test_peaks_hold_at_every_size() -> None:
-    for p in range(1, 17):
+    for p in (*range(1, 9), 16):
         for m in range(2 * p - 1, 65, 11):
             costs = [StageCost(1, 2, 1, saved_bytes=100, weight_bytes=30)] * p
             peaks = simulate(lower(zb_h2(p, p, m), linear(p)), costs).peak_bytes
