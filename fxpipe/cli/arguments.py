@@ -72,7 +72,8 @@ Stages: TypeAlias = Annotated[
     typer.Option(
         "--stages",
         "-s",
-        help="Number of stages; stage s runs on rank s % ranks. [default: one per rank]",
+        help="Number of stages; the schedule says which rank runs which (most: rank s % ranks runs "
+        "stage s, V-schedules go down the ranks and up again). [default: one per rank]",
         show_default=False,
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import typer
@@ -46,7 +47,8 @@ def rank_cost(
     """Costs as options give them: a backward, or its halves; 1 each where nothing is said.
 
     Raises:
-        typer.BadParameter: if a backward is given as well as both its halves, or a cost is negative.
+        typer.BadParameter: if a backward is given as well as both its halves, or a cost is negative,
+            infinite or not a number.
     """
     if backward is not None and input_half is not None and weight_half is not None:
         raise typer.BadParameter("--backward is the sum of --input and --weight: give two of them")
@@ -60,7 +62,10 @@ def rank_cost(
         first = whole / 2 if input_half is None else input_half
         second = whole - first
     cost = RankCost(forward, first, second, transfer)
-    if min(cost.forward, cost.input, cost.weight, cost.transfer) < 0:
+    times = (cost.forward, cost.input, cost.weight, cost.transfer)
+    if not all(map(math.isfinite, times)):
+        raise typer.BadParameter(f"costs have to be finite numbers, got {cost}")
+    if min(times) < 0:
         raise typer.BadParameter(f"costs cannot be negative, got {cost}")
     if not cost.forward + cost.input + cost.weight:
         raise typer.BadParameter("something has to take time")

@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from fxpipe.cli.imports import import_object
-from fxpipe.errors import ScheduleError
+from fxpipe.errors import FormatError, ScheduleError
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.serial import from_json
 from fxpipe.ir.torch_order import from_torch_csv
@@ -32,7 +32,6 @@ def read_schedule(text: str) -> str | Generator | Schedule:
 
     Raises:
         typer.BadParameter: if there is no such file, function or name, or no schedule in the file.
-        FormatError: if the file is of another format.
     """
     path = Path(text)
     if path.is_file():
@@ -63,6 +62,11 @@ def schedule_name(text: str) -> str:
     found = names.get(key) or _TORCH_NAMES.get(key)
     if found is not None:
         return found
+    if key == "zbauto":
+        raise typer.BadParameter(
+            "zb-auto is made for costs and a limit of memory: 'fxpipe schedule search' tries it, "
+            "fxpipe.schedules.zb_auto.zb_auto makes it"
+        )
     near = [names[key] for key in get_close_matches(key, names, n=3, cutoff=0.5)]
     meant = f" did you mean {' or '.join(near)}?" if near else ""
     raise typer.BadParameter(
@@ -80,14 +84,18 @@ def _read_file(path: Path) -> Schedule:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read {path}: {error}") from error
-    if path.suffix == ".json":
-        return from_json(content, Schedule)
-    if path.suffix == ".csv":
-        return from_torch_csv(content, path.stem)
     try:
-        schedule = Schedule.from_text(content, path.stem)
-    except ScheduleError as error:
+        schedule = _parsed(content, path)
+    except (FormatError, ScheduleError) as error:
         raise typer.BadParameter(f"{path}: {error}") from error
     if not schedule.num_stages:
         raise typer.BadParameter(f"{path} has no actions in it")
     return schedule
+
+
+def _parsed(content: str, path: Path) -> Schedule:
+    if path.suffix == ".json":
+        return from_json(content, Schedule)
+    if path.suffix == ".csv":
+        return from_torch_csv(content, path.stem)
+    return Schedule.from_text(content, path.stem)

@@ -42,11 +42,21 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """One computation of a stage on a micro-batch."""
+    """One computation of a stage on a micro-batch.
+
+    Raises:
+        ValueError: if a number is negative.
+    """
 
     kind: Kind
     stage: int
     micro_batch: int
+
+    def __post_init__(self) -> None:
+        if self.stage < 0 or self.micro_batch < 0:
+            raise ValueError(
+                f"stages and micro-batches count from 0, got {self.stage} and {self.micro_batch}"
+            )
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.micro_batch}"
@@ -81,10 +91,11 @@ def _hint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Computations of one rank in one cell: it starts when all can, and hands on at its end.
+    """Computations of one rank in one cell: it starts when what they need of others is there.
 
-    Inside, what one computes may overlap with what another has to wait for (a forward and a backward
-    of other micro-batches, as in DualPipe).
+    They are run in the order given, and handed on at the cell's end. Inside, what one computes may
+    overlap with what another has to wait for (a forward and a backward of other micro-batches, as in
+    DualPipe); what an earlier one made, a later one may read.
     """
 
     actions: tuple[Compute, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +30,12 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise ValueError(f"a cluster needs at least one rank, got {self.ranks}")
-        if self.latency < 0 or self.bandwidth < 0:
-            raise ValueError("latency and bandwidth cannot be negative")
-        if not self.speeds or any(speed <= 0 for speed in self.speeds):
+        if not (0 <= self.latency < math.inf and self.bandwidth >= 0):
+            raise ValueError(
+                "latency and bandwidth cannot be negative, and a transfer has to end, got "
+                f"{self.latency:g} and {self.bandwidth:g}"
+            )
+        if not self.speeds or not all(0 < speed < math.inf for speed in self.speeds):
             raise ValueError(f"speeds must be positive numbers, got {self.speeds}")
 
     @classmethod

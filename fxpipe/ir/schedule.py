@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from fxpipe.errors import ScheduleError
-from fxpipe.ir.action import Cell, Compute, Kind, cell_from_text, computes_of
+from fxpipe.ir.action import Cell, Compute, Fused, Kind, Update, cell_from_text, computes_of
 from fxpipe.ir.plan import Placement
 
 
@@ -20,11 +21,27 @@ class Schedule:
         ranks: per rank, computations, fused cells of several, and updates.
         name: what it is called.
         replicas: copies of every stage, on ranks of their own; each micro-batch runs through one.
+
+    Raises:
+        ScheduleError: if it holds anything but cells, or there is no copy of the stages.
     """
 
     ranks: tuple[tuple[Cell, ...], ...]
     name: str = ""
     replicas: int = 1
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ScheduleError(
+                f"a schedule has one copy of every stage or more, not {self.replicas}"
+            )
+        for rank, cells in enumerate(self.ranks):
+            for position, cell in enumerate(cells):
+                if type(cell) not in _CELLS:
+                    raise ScheduleError(
+                        f"rank {rank}, position {position}: {cell!r} is a {type(cell).__name__}, no "
+                        "Compute, Fused or Update; lines of text are read by Schedule.from_text"
+                    )
 
     @property
     def num_ranks(self) -> int:
@@ -103,36 +120,48 @@ class Schedule:
         return Placement(first, tuple(others), tuple(copy_of) if others else ())
 
     @classmethod
-    def from_text(cls, text: str, name: str = "", replicas: int = 1) -> Schedule:
+    def from_text(cls, text: str, name: str = "", replicas: int | None = None) -> Schedule:
         """One line per rank, cells separated by spaces or commas: ``0F0 0F1 0B0 0B1``.
+
+        Lines that start with ``#`` are left out; ``# replicas: 2`` is how `to_text` says that there are
+        two copies of every stage.
 
         The CSV files of torch.distributed.pipelining are such texts (`fxpipe.ir.torch_order` reads
         those with transfers in them, too).
 
+        Args:
+            text: the lines.
+            name: of the schedule.
+            replicas: copies of every stage; what the text says, or one, if None.
+
         Raises:
             ScheduleError: if words are no cells; the message lists rank and position of each.
         """
+        lines = [line.strip() for line in text.splitlines()]
         rows = [
-            line.replace(",", " ").split() for line in text.strip().splitlines() if line.strip()
+            line.replace(",", " ").split() for line in lines if line and not line.startswith("#")
         ]
         problems: list[str] = []
         ranks = tuple(tuple(_cells(rank, row, problems)) for rank, row in enumerate(rows))
         if problems:
             title = f"schedule {name!r}" if name else "the schedule"
-            lines = [f"  - {problem}" for problem in problems[:_LISTED]]
+            listed = [f"  - {problem}" for problem in problems[:_LISTED]]
             if len(problems) > _LISTED:
-                lines.append(f"  - … and {len(problems) - _LISTED} more")
-            raise ScheduleError("\n".join([f"{title} cannot be read:", *lines]))
-        return cls(ranks, name, replicas)
+                listed.append(f"  - … and {len(problems) - _LISTED} more")
+            raise ScheduleError("\n".join([f"{title} cannot be read:", *listed]))
+        return cls(ranks, name, _copies(lines) if replicas is None else replicas)
 
     def to_text(self) -> str:
-        """The text that `from_text` reads."""
-        return str(self)
+        """The text that `from_text` reads: a line per rank, after one with the copies if any."""
+        head = f"# replicas: {self.replicas}\n" if self.replicas > 1 else ""
+        return f"{head}{self}"
 
     def __str__(self) -> str:
         return "\n".join(" ".join(map(str, rank)) for rank in self.ranks)
 
 
+_CELLS: Final = frozenset((Compute, Fused, Update))
+_REPLICAS: Final = re.compile(r"#\s*replicas\s*:\s*(\d+)")
 _LISTED: Final = 10
 """Words listed at most: a text of another kind has nothing else."""
 
@@ -144,3 +173,9 @@ def _cells(rank: int, words: list[str], problems: list[str]) -> Iterator[Cell]:
             yield cell_from_text(word)
         except ValueError as error:
             problems.append(f"rank {rank}, position {position}: {error}")
+
+
+def _copies(lines: list[str]) -> int:
+    """How many copies of every stage the lines say that there are."""
+    found = (_REPLICAS.fullmatch(line) for line in lines)
+    return next((int(match[1]) for match in found if match), 1)

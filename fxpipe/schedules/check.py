@@ -128,10 +128,11 @@ def _late(layout: Layout) -> Iterator[str]:
             for key in layout.needs(action):
                 made = layout.makers.get(key)
                 if made is not None and made[0] == rank and made[1] > at:
-                    position = layout.position(rank, at)
+                    position, later = layout.position(rank, at), layout.position(*made)
+                    where = f"at position {later}" if later > position else "in the same cell"
                     yield (
                         f"{layout.where(rank, position, action)} needs the {key_text(key)}, "
-                        f"which the rank makes later, at position {layout.position(*made)}"
+                        f"which the rank makes later, {where}"
                     )
 
 

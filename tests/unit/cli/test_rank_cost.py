@@ -36,6 +36,9 @@ def test_costs_that_make_no_sense_are_refused() -> None:
         rank_cost(1.0, 1.0, 1.0, 2.0, 0.0)
     with pytest.raises(typer.BadParameter, match="cannot be negative, got F 1, I -1, W 3"):
         rank_cost(1.0, None, 3.0, 2.0, 0.0)
+    for forward, transfer in ((float("nan"), 0.0), (1.0, float("inf"))):
+        with pytest.raises(typer.BadParameter, match="have to be finite numbers"):
+            rank_cost(forward, None, None, None, transfer)
     with pytest.raises(typer.BadParameter, match="something has to take time"):
         rank_cost(0.0, 0.0, 0.0, None, 1.0)
 

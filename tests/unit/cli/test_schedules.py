@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fxpipe.cli.schedules import read_schedule, title
-from fxpipe.errors import FormatError
+from fxpipe.cli.schedules import read_schedule, schedule_name, title
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.serial import to_json
 from fxpipe.schedules.registry import SCHEDULES
@@ -83,6 +82,12 @@ def test_a_file_without_a_schedule_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(typer.BadParameter, match=r"cannot read .*bytes.txt"):
         read_schedule(str(tmp_path / "bytes.txt"))
-    (tmp_path / "odd.json").write_text("{}")
-    with pytest.raises(FormatError):
-        read_schedule(str(tmp_path / "odd.json"))
+    for name, text in (("odd.json", "{}"), ("cut.json", "{"), ("odd.csv", "a,b")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(typer.BadParameter, match=name):
+            read_schedule(str(tmp_path / name))
+
+
+def test_a_schedule_made_for_costs_says_where_it_is_found() -> None:
+    with pytest.raises(typer.BadParameter, match="'fxpipe schedule search' tries it"):
+        schedule_name("zb-auto")

@@ -58,3 +58,9 @@ def test_a_fused_cell_has_two_actions() -> None:
 def test_what_is_no_cell_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no action: "):
         cell_from_text(text)
+
+
+def test_numbers_count_from_zero() -> None:
+    for stage, micro_batch in ((-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match="count from 0"):
+            Compute(Kind.FORWARD, stage, micro_batch)

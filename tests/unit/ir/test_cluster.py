@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,3 +31,11 @@ def test_transfers() -> None:
 def test_impossible_clusters_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"rank|negative|positive"):
         Cluster(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"latency": math.nan}, {"latency": math.inf}, {"bandwidth": math.nan}]
+)
+def test_transfers_that_never_end_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="latency and bandwidth"):
+        Cluster(2, **wrong)  # type: ignore[arg-type]

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 
 from fxpipe.errors import ScheduleError
+from fxpipe.ir.action import Compute, Kind
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
+from fxpipe.schedules.dualpipe import dualpipe
 from fxpipe.schedules.one_f_one_b import one_f_one_b
 from tests.unit.ir.strategies import counts, schedules
 
@@ -88,3 +90,19 @@ def test_a_stage_without_a_rank_is_named() -> None:
         _ = Schedule.from_text("0F0 2F0").placement
     with pytest.raises(ScheduleError, match="no rank runs stage 1 for micro-batch 1"):
         _ = Schedule.from_text("0F0 1F0 0F1", replicas=2).placement
+
+
+def test_the_text_says_how_many_copies_there_are() -> None:
+    schedule = dualpipe(4, 4, 8)
+    text = schedule.to_text()
+    assert text.startswith("# replicas: 2\n")
+    assert Schedule.from_text(text, "dualpipe") == schedule
+    assert Schedule.from_text(text, "dualpipe", 3).replicas == 3
+    assert Schedule.from_text("# mine\n0F0 0B0\n") == Schedule.from_text("0F0 0B0")
+
+
+def test_what_is_no_cell_is_refused() -> None:
+    with pytest.raises(ScheduleError, match=r"rank 1, position 1: '1B0' is a str, no .*from_text"):
+        Schedule(((Compute(Kind.FORWARD, 0, 0),), (Compute(Kind.FORWARD, 1, 0), "1B0")))  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="one copy of every stage or more, not 0"):
+        Schedule((), replicas=0)

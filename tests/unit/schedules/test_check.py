@@ -186,3 +186,11 @@ def test_only_the_circle_is_told_and_who_waits_behind_it() -> None:
         "  - rank 1 waits at position 0",
     ]
     assert lines[-1] == "  - 1 more rank waits behind them"
+
+
+def test_the_actions_of_a_cell_are_run_in_order() -> None:
+    check(Schedule.from_text("0F0 0B0\n(1F0;1B0)OVERLAP_F_B"), linear(2))
+    assert (
+        "1B0 needs the output of stage 1, micro-batch 0, which the rank makes later, in the same cell"
+        in (_refused("0F0 0B0\n(1B0;1F0)OVERLAP_F_B"))
+    )
