@@ -24,6 +24,8 @@ def on_stages(schedule: Schedule, stages: int, micro_batches: int, chunks: int) 
         micro_batches: number of micro-batches, at most the schedule's.
         chunks: number of chunks.
     """
+    if stages == chunks and schedule.num_micro_batches <= micro_batches:
+        return schedule
     parts = divide(stages, chunks)
     ranks = []
     for cells in schedule.ranks:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from fxpipe.errors import ScheduleError
-from fxpipe.ir.action import Cell, Fused, computes_of
+from fxpipe.ir.action import Cell, Compute, Fused, Kind, computes_of
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
-from fxpipe.schedules.depend import MAKES
-from fxpipe.schedules.layout import Key, Layout
+from fxpipe.schedules.depend import MAKES, Result, needs
 from fxpipe.schedules.linear import linear
 
 
@@ -21,41 +21,90 @@ def unit_starts(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     Raises:
         ScheduleError: if the ranks wait for one another.
     """
-    layout = Layout(schedule, linear(schedule.num_stages))
-    ends: dict[Key, int] = {}
-    waiting: dict[Key, list[int]] = {}
-    starts: list[list[int]] = [[] for _ in schedule.ranks]
-    now = [0] * schedule.num_ranks
-    ready = list(range(schedule.num_ranks))
+    rows = list(_Rows(schedule))
+    ends = [-1] * (len(Result) * schedule.num_stages * schedule.num_micro_batches)
+    waiting: dict[int, list[int]] = {}
+    starts: list[list[int]] = [[] for _ in rows]
+    now = [0] * len(rows)
+    ready = list(range(len(rows)))
     while ready:
         rank = ready.pop()
-        for cell in schedule.ranks[rank][len(starts[rank]) :]:
-            needed = list(_from_outside(cell, layout))
-            lacking = next((key for key in needed if key not in ends), None)
-            if lacking is not None:
-                waiting.setdefault(lacking, []).append(rank)
-                break
-            start = max([now[rank], *(ends[key] for key in needed)])
-            now[rank] = start + len(computes_of(cell))
-            starts[rank].append(start)
-            for key in _made_by(cell):
-                ends[key] = now[rank]
-                ready += waiting.pop(key, ())
-    if any(len(done) < len(cells) for done, cells in zip(starts, schedule.ranks, strict=True)):
+        row, done, time = rows[rank], starts[rank], now[rank]
+        for at in range(len(done), len(row)):
+            units, needed, made = row[at]
+            start = time
+            for moment in needed:
+                end = ends[moment]
+                if end < 0:
+                    waiting.setdefault(moment, []).append(rank)
+                    break
+                start = end if end > start else start
+            else:
+                time = start + units
+                done.append(start)
+                for moment in made:
+                    ends[moment] = time
+                    ready += waiting.pop(moment, ())
+                continue
+            break
+        now[rank] = time
+    if any(len(done) < len(row) for done, row in zip(starts, rows, strict=True)):
         raise ScheduleError(f"the ranks of schedule {schedule.name!r} wait for one another")
     return tuple(map(tuple, starts))
 
 
-def _from_outside(cell: Cell, layout: Layout) -> Iterator[Key]:
-    own = set(_made_by(cell))
-    for action in computes_of(cell):
-        yield from (key for key in layout.needs(action) if key not in own)
+_Row: TypeAlias = list[tuple[int, Sequence[int], Sequence[int]]]
+"""Per cell: units, the moments it needs of other cells, those it makes."""
 
 
-def _made_by(cell: Cell) -> Iterator[Key]:
-    for action in computes_of(cell):
-        for result in MAKES[action.kind]:
-            yield result, action.stage, action.micro_batch
+class _Rows:
+    """A schedule in numbers: results of a stage and a micro-batch are moments, counted from 0."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._count = schedule.num_micro_batches
+        self._graph = linear(max(1, schedule.num_stages))
+        self._recomputed = {
+            (action.stage, action.micro_batch)
+            for row in schedule.computes
+            for action in row
+            if action.kind is Kind.RECOMPUTE
+        }
+        self._known: dict[tuple[Kind, int, bool], tuple[Sequence[int], Sequence[int]]] = {}
+
+    def __iter__(self) -> Iterator[_Row]:
+        for cells in self._schedule.ranks:
+            yield [self._of_cell(cell) for cell in cells]
+
+    def _of_cell(self, cell: Cell) -> tuple[int, Sequence[int], Sequence[int]]:
+        if isinstance(cell, Compute):
+            return (1, *self._of_action(cell))
+        both = [self._of_action(action) for action in computes_of(cell)]
+        made = [moment for _, makes in both for moment in makes]
+        needed = {moment for needs, _ in both for moment in needs} - set(made)
+        return len(both), sorted(needed), made
+
+    def _of_action(self, action: Compute) -> tuple[Sequence[int], Sequence[int]]:
+        """The moments that an action needs, and those that it makes."""
+        m = action.micro_batch
+        key = action.kind, action.stage, (action.stage, m) in self._recomputed
+        if key not in self._known:
+            self._known[key] = self._first(*key)
+        needed, made = self._known[key]
+        return [moment + m for moment in needed], [moment + m for moment in made]
+
+    def _first(
+        self, kind: Kind, stage: int, recomputed: bool
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Both of them for micro-batch 0."""
+        needed = needs(Compute(kind, stage, 0), self._graph, recomputed=recomputed)
+        return (
+            [self._moment(result, source) for result, source in needed],
+            [self._moment(result, stage) for result in MAKES[kind]],
+        )
+
+    def _moment(self, result: Result, stage: int) -> int:
+        return (list(Result).index(result) * self._schedule.num_stages + stage) * self._count
 
 
 def place(schedule: Schedule, placement: Placement, name: str = "") -> Schedule:
