@@ -16,7 +16,8 @@ def test_a_ranks_prediction_is_right_under_it_on_the_same_scale() -> None:
     assert len({lane.get("x") for lane in lanes}) == 1
     tops = [float(lane.get("y", 0)) for lane in lanes]
     assert tops == sorted(tops)
-    assert tops[1] - tops[0] == tops[3] - tops[2] < tops[2] - tops[1] + 20
+    ends = [top + float(lane.get("height", 0)) for top, lane in zip(tops, lanes, strict=True)]
+    assert tops[1] - ends[0] == tops[3] - ends[2] < tops[2] - ends[1]
     widths = [float(lane.get("width", 0)) for lane in lanes]
     assert [round(w / widths[0], 4) for w in widths] == [1.0, 0.75, 1.0, 0.75]
 
