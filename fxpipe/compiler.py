@@ -79,7 +79,7 @@ def compile(
             serves: name of an input → dimension → a name, as in ``{"ids": {1: "length"}, "mask": {1:
             "length"}}``; dimensions of one name have one size (see `fxpipe.trace`). A size that varies
             without a mark is recorded anew, once for each.
-        stages_per_rank: stages on each rank; stage s runs on rank ``s % ranks``.
+        stages_per_rank: stages on each rank; the schedule says which stage runs where.
         schedule: a name, a callable (stages, ranks, micro-batches) → `Schedule`, or a `Schedule`,
             which then fits its own counts only.
         recompute: which micro-batches' activations are computed again in backward instead of kept
@@ -168,9 +168,7 @@ class Line:
         """Cost of every stage for one micro-batch of the recorded size; empty if never profiled."""
         if self.costs is None:
             return ()
-        return tuple(
-            self.costs.over(self.plan.nodes_of(stage)) for stage in range(self.plan.num_stages)
-        )
+        return self.costs.of_stages(self.plan, self.stage_graph)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Chosen:
         """The step; times are in units, and a stage keeps one byte per micro-batch."""
         graph = linear(self.schedule.num_stages)
         cluster = Cluster(self.schedule.num_ranks, self.cost.transfer)
-        return simulate(lower(self.schedule, graph), self.costs, cluster, graph)
+        return simulate(lower(self.schedule, graph), self.costs, cluster)
 
     @property
     def kept(self) -> tuple[float, ...]:

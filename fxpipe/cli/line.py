@@ -36,8 +36,7 @@ class Line:
 
     def stage_costs(self) -> list[StageCost]:
         """Cost of every stage for one micro-batch."""
-        stages = range(self.plan.num_stages)
-        return [self.costs.over(self.plan.nodes_of(stage)) for stage in stages]
+        return list(self.costs.of_stages(self.plan, self.graph))
 
     def table(self, placement: Placement) -> str:
         """What every stage weighs, takes and hands on, and what goes from rank to rank."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from fxpipe.ir.action import Kind
+from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.stage import StageGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,13 @@ class StageCost:
         parameter_bytes: of the stage's parameters.
         weight_bytes: the part of `saved_bytes` that the weight half of a split backward needs: it
             stays from the input half on. None: all of it.
-        input_bytes: kept from forward to recomputation, where there is one.
+        input_bytes: kept from forward to recomputation, where there is one: what the stage reads. 0:
+            not known; wherever costs meet a stage graph, the graph says it (`with_reads`).
         recompute: seconds of a recomputation; None: a forward's.
         update: seconds of the optimiser step.
+
+    Raises:
+        ValueError: if a time is infinite or not a number.
     """
 
     forward: float
@@ -57,6 +64,11 @@ class StageCost:
     input_bytes: int = 0
     recompute: float | None = None
     update: float = 0.0
+
+    def __post_init__(self) -> None:
+        times = (self.forward, self.backward, self.weight, self.recompute or 0.0, self.update)
+        if not all(map(math.isfinite, times)):
+            raise ValueError(f"the seconds of a stage must be finite numbers, got {self}")
 
     @property
     def input(self) -> float:
@@ -120,8 +132,30 @@ class CostProfile:
             parameter_bytes=sum(self.parameter_bytes.get(name, 0) for name in chosen),
         )
 
+    def of_stages(self, plan: PartitionPlan, graph: StageGraph) -> tuple[StageCost, ...]:
+        """The cost of every stage of a plan.
+
+        Args:
+            plan: of the same capture.
+            graph: its stages and the values between them: what a recomputation starts from.
+        """
+        stages = range(plan.num_stages)
+        return with_reads([self.over(plan.nodes_of(stage)) for stage in stages], graph)
+
     def __str__(self) -> str:
         return (
             f"CostProfile ({self.source}, batch {self.batch_size}): {len(self.nodes)} nodes, "
             f"{self.total * 1e3:.2f} ms forward and backward"
         )
+
+
+def with_reads(costs: Sequence[StageCost], graph: StageGraph | None) -> tuple[StageCost, ...]:
+    """Costs with the bytes that every stage reads, by its graph, where they do not say them."""
+    if graph is None:
+        return tuple(costs)
+    return tuple(
+        cost
+        if cost.input_bytes or stage >= graph.num_stages
+        else replace(cost, input_bytes=sum(edge.nbytes for edge in graph.reads(stage)))
+        for stage, cost in enumerate(costs)
+    )

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from fxpipe.errors import IllegalScheduleError
 from fxpipe.ir.action import Compute, Kind
-from fxpipe.ir.cost import StageCost
+from fxpipe.ir.cost import StageCost, with_reads
 from fxpipe.ir.program import RankProgram
+from fxpipe.ir.stage import StageGraph
 
 _LAST = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 """The action after which nothing of a forward is needed."""
@@ -74,7 +75,10 @@ def kept(actions: Sequence[Compute], costs: Sequence[StageCost]) -> Iterator[int
 
 
 def check_memory(
-    programs: Sequence[RankProgram], costs: Sequence[StageCost], limits: Sequence[int]
+    programs: Sequence[RankProgram],
+    costs: Sequence[StageCost],
+    limits: Sequence[int],
+    graph: StageGraph | None = None,
 ) -> None:
     """Nothing, if no rank keeps more for backward than it may.
 
@@ -82,11 +86,13 @@ def check_memory(
         programs: one per rank.
         costs: per stage, for one micro-batch.
         limits: bytes, per rank.
+        graph: says what recomputations start from, where `costs` do not (`input_bytes`).
 
     Raises:
         IllegalScheduleError: the message names, for each rank, position and action where it first
             keeps too much.
     """
+    costs = with_reads(costs, graph)
     problems = []
     for program, limit in zip(programs, limits, strict=True):
         computes = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fxpipe.errors import DeadlockError, ScheduleError
 from fxpipe.ir.action import Action, Kind, Transfer
 from fxpipe.ir.cluster import Cluster
-from fxpipe.ir.cost import StageCost
+from fxpipe.ir.cost import StageCost, with_reads
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import StageGraph
 from fxpipe.ir.timeline import Span, Timeline
@@ -39,7 +39,8 @@ def simulate(
         programs: one per rank, in order.
         costs: per stage, for one micro-batch.
         cluster: speeds and links; if None, full speed and free links.
-        graph: gives values their bytes; without it a transfer takes the latency alone.
+        graph: gives values their bytes; without it a transfer takes the latency alone, and a
+            recomputation starts from nothing where `costs` do not say from how much (`input_bytes`).
 
     Raises:
         ScheduleError: if a stage has no cost, or there are more programs than the cluster has ranks.
@@ -49,6 +50,7 @@ def simulate(
     if len(programs) > cluster.ranks:
         raise ScheduleError(f"{len(programs)} rank programs for {cluster.ranks} ranks")
     _require_costs(programs, costs)
+    costs = with_reads(costs, graph)
     spans = _spans([program.actions for program in programs], costs, cluster, graph)
     return Timeline(spans, "simulate", peak_bytes(programs, costs))
 

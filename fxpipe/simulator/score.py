@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from fxpipe.ir.action import Compute
 from fxpipe.ir.cluster import Cluster
-from fxpipe.ir.cost import StageCost
+from fxpipe.ir.cost import StageCost, with_reads
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
@@ -68,7 +68,12 @@ class Scorer:
         self._micro_batches = micro_batches
         self._cluster = cluster or Cluster(placement.num_ranks)
         self.tables = Tables(
-            graph, costs, placement, micro_batches, self._cluster, frozenset(recomputed)
+            graph,
+            with_reads(costs, graph),
+            placement,
+            micro_batches,
+            self._cluster,
+            frozenset(recomputed),
         )
 
     def number(self, action: Compute) -> int:

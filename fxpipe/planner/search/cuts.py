@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Kind
-from fxpipe.ir.cost import StageCost
+from fxpipe.ir.cost import StageCost, with_reads
 from fxpipe.ir.stage import Edge, StageGraph
 from fxpipe.planner.search.problem import Cut
 from fxpipe.schedules.linear import linear
@@ -79,13 +79,7 @@ def _made(costs: Callable[[int], Sequence[StageCost]], graph: Graphs, stages: in
 
 def _reading(cut: Cut) -> Cut:
     """The cut with the bytes that its graph says every stage reads, where the costs do not know."""
-    costs = tuple(
-        cost
-        if cost.input_bytes
-        else replace(cost, input_bytes=sum(edge.nbytes for edge in cut.graph.reads(stage)))
-        for stage, cost in enumerate(cut.costs)
-    )
-    return Cut(costs, cut.graph)
+    return Cut(with_reads(cut.costs, cut.graph), cut.graph)
 
 
 def _derived(given: Cut, is_chain: bool, wanted: Sequence[int]) -> Cuts:

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from fxpipe.ir.action import Kind
-from fxpipe.ir.cost import CostProfile, NodeCost, StageCost
+from fxpipe.ir.cost import CostProfile, NodeCost, StageCost, with_reads
+from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.spec import TensorSpec
+from fxpipe.ir.stage import HOST, Edge, StageGraph
 
 PROFILE = CostProfile(
     {
@@ -19,6 +26,19 @@ def test_a_stage_costs_what_its_nodes_do() -> None:
     assert PROFILE.over(["conv", "relu"]) == StageCost(1.5, 3.5, 2.0, 120, 400)
     assert PROFILE.over(["relu"]) == StageCost(0.5, 0.5, 0.0, 20, 0)
     assert PROFILE.over([]) == StageCost(0, 0)
+
+
+def test_stages_know_what_they_read() -> None:
+    plan = PartitionPlan({"conv": 0, "relu": 1}, "abc")
+    value, rows = TensorSpec((5,), "float32"), TensorSpec((2,), "float32")
+    edges = (Edge("conv", 0, (1,), value),)
+    graph = StageGraph(2, (Edge("x", HOST, (0, 1), rows),), edges)
+    costs = PROFILE.of_stages(plan, graph)
+    assert [cost.input_bytes for cost in costs] == [8, 8 + 20]
+    assert [cost.saved_bytes for cost in costs] == [100, 20]
+    told = StageCost(1, 2, input_bytes=7)
+    assert with_reads([told, StageCost(1, 2)], graph)[0] == told
+    assert with_reads([told, StageCost(1, 2)], None)[1].input_bytes == 0
 
 
 def test_the_halves_of_a_backward_add_up() -> None:
@@ -48,3 +68,11 @@ def test_seconds_of_every_kind() -> None:
 def test_a_weight_half_needs_everything_unless_told() -> None:
     assert StageCost(1, 1, saved_bytes=10).kept_for_weight == 10
     assert StageCost(1, 1, saved_bytes=10, weight_bytes=4).kept_for_weight == 4
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_times_are_finite(wrong: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        StageCost(wrong, 1.0)
+    with pytest.raises(ValueError, match="finite"):
+        StageCost(1.0, 1.0, recompute=wrong)

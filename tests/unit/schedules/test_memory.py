@@ -4,10 +4,13 @@ import pytest
 
 from fxpipe.errors import IllegalScheduleError
 from fxpipe.ir.cost import StageCost
+from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.linear import linear
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.memory import changes, check_memory, kept
+from fxpipe.simulator.engine import simulate
+from fxpipe.simulator.score import Scorer
 
 COST = StageCost(1, 2, 1, saved_bytes=10, weight_bytes=4, input_bytes=3)
 
@@ -49,3 +52,15 @@ def test_the_first_action_over_the_limit_is_named() -> None:
         "  - rank 0, position 2: 0F1 keeps 20 bytes for backward, and 19 are allowed",
         "  - rank 1, position 1: 1F0 keeps 10 bytes for backward, and 9 are allowed",
     ]
+
+
+def test_recomputations_start_from_what_the_graph_says() -> None:
+    programs = lower(Schedule.from_text("0F0 0F1 0R0 0B0 0R1 0B1"), linear(1, 6))
+    cost, graph = StageCost(1, 2, saved_bytes=10), linear(1, 6)
+    check_memory(programs, [cost], [10])  # nobody says from how much
+    with pytest.raises(IllegalScheduleError, match=r"position 2: 0R0 keeps 16 bytes"):
+        check_memory(programs, [cost], [15], graph)
+    assert simulate(programs, [cost], graph=graph).peak_bytes == (16,)
+    scorer = Scorer(graph, [cost], Placement((0,)), 2, recomputed={0})
+    order = scorer.orders(Schedule.from_text("0F0 0F1 0R0 0B0 0R1 0B1"))
+    assert scorer.score(order).peaks == (16,)
