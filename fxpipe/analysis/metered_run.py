@@ -54,12 +54,13 @@ class MeteredRun(torch.fx.Interpreter):
         """`run`, under hooks that see what is saved for backward; times are then not to be trusted."""
         tensors = [*self._model_tensors(), *inputs]
         seen = {key for t in tensors if isinstance(t, torch.Tensor) and (key := _storage(t))}
+        names, saved = self._names, self.saved  # not the run itself, which holds the graph's edges
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             key = _storage(tensor)
-            if key is not None and key not in seen and self._names:
+            if key is not None and key not in seen and names:
                 seen.add(key)
-                self.saved[self._names[-1]] += tensor.untyped_storage().nbytes()
+                saved[names[-1]] += tensor.untyped_storage().nbytes()
             return tensor.detach()
 
         with saved_tensors_hooks(pack, lambda tensor: tensor):

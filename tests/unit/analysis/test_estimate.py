@@ -1,5 +1,7 @@
 import copy
+import gc
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -151,3 +153,12 @@ def test_parameters_and_buffers_keep_their_memory() -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     estimate(capture, net)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_model_that_was_counted_can_be_dropped() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    estimate(trace(model, (torch.randn(4, 8),)), model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
