@@ -127,12 +127,12 @@ class Recordings:
     def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """What a recording depends on.
 
-        Besides the situation: which modules the model has, and the plain attributes of those that the
-        stages do not call but write out.
+        Besides the situation: which modules the model has, with what forwards, and the plain attributes
+        of those that the stages do not call but write out.
         """
         return (
             self._situation_of(args, kwargs, self._like),
-            tuple(map(id, self._model.modules())),
+            tuple(map(_identity, self._model.modules())),
             self._attributes(),
         )
 
@@ -270,6 +270,12 @@ class Recordings:
             rows += 1
         some_args, some_kwargs = layout.unflatten(resized(leaves, batch, rows))
         return Example(some_args, some_kwargs, batch.dims)
+
+
+def _identity(module: nn.Module) -> Hashable:
+    """A module, its class, and a forward of its own if it was given one."""
+    own = vars(module).get("forward")
+    return id(module), type(module), own if isinstance(own, Hashable) else id(own)
 
 
 def _written_out(line: Line) -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def assert_step(pipe: fxpipe.Pipeline, kind: Kind, twin: Any, rows: int) -> None
 def shared_by_stages(pipe: fxpipe.Pipeline) -> list[str]:
     """Parameters that more than one stage reads, or calls a module of."""
     read = [
-        {id(p) for path in program.modules.values() for p in pipe.get_submodule(path).parameters()}
+        {id(p) for path in program.called for p in pipe.get_submodule(path).parameters()}
         | {id(p) for name, p in pipe.named_parameters() if name in program.tensors.values()}
         for program in pipe.stages
     ]

@@ -11,12 +11,20 @@ class Bindings:
     def __init__(self) -> None:
         self._names = Names(ATTRIBUTES)
         self._modules: dict[str, str] = {}
+        self._called: set[str] = set()
         self._tensors: dict[str, str] = {}
         self._named: dict[str, str] = {}
         self._objects: dict[int, tuple[str, object]] = {}
 
-    def module(self, path: str) -> str:
-        """The expression for a module of the model; "" is the model itself."""
+    def module(self, path: str, *, is_called: bool = True) -> str:
+        """The expression for a module of the model; "" is the model itself.
+
+        Args:
+            path: of the module.
+            is_called: whether the stage may call it; if not, it only keeps something in it.
+        """
+        if is_called:
+            self._called.add(path)
         if path not in self._modules:
             self._modules[path] = self._names.take(path or "model")
         return f"self.{self._modules[path]}"
@@ -48,6 +56,11 @@ class Bindings:
     def modules(self) -> dict[str, str]:
         """Local name → path."""
         return {local: path for path, local in self._modules.items()}
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Local names of the modules that are not called."""
+        return tuple(name for path, name in self._modules.items() if path not in self._called)
 
     @property
     def tensors(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import torch.fx
 
+from fxpipe import ops
 from fxpipe.codegen import reroll
 from fxpipe.codegen.arguments import Arguments
 from fxpipe.codegen.bindings import Bindings
@@ -57,19 +58,20 @@ class StageSource:
     def value(self, node: torch.fx.Node) -> str:
         """The expression for a node's value: a local variable, or what ``get_attr`` is bound to."""
         if node.op == "get_attr":
-            return self._bound(str(node.target))
+            return self._bound(str(node.target), node)
         if node not in self.locals:
             self.locals[node] = self.names.take(node.name)
         return self.locals[node]
 
-    def _bound(self, target: str) -> str:
+    def _bound(self, target: str, node: torch.fx.Node) -> str:
         if target not in self.capture.constants:
             return self.bindings.tensor(target)
         constant = self.capture.constants[target]
         if isinstance(constant, torch.nn.Module):
             path = _path_in(self.capture.recorded_from(), constant)
             if path is not None:
-                return self.bindings.module(path)
+                is_called = not all(_keeps_in(node, user) for user in node.users)
+                return self.bindings.module(path, is_called=is_called)
         if isinstance(constant, type) or inspect.isroutine(constant):
             return self.imports.name_of(constant) or self.bindings.constant(target)
         return self.bindings.constant(target)
@@ -154,6 +156,7 @@ class StageSource:
             outputs=tuple(node.name for node in part.outputs),
             stashes=tuple(self.stashed),
             modules=self.bindings.modules,
+            holders=self.bindings.holders,
             tensors=self.bindings.tensors,
             constants=self.bindings.constants,
             random=random_scopes(part.steps),
@@ -197,6 +200,12 @@ class StageSource:
             for line in lines:
                 out.line(line)
         out.line()
+
+
+def _keeps_in(module: torch.fx.Node, user: torch.fx.Node) -> bool:
+    """Whether a node uses a module for nothing but to keep something in it."""
+    stores = user.target in (ops.set_attribute, ops.register_buffer)
+    return stores and user.args[0] is module and module not in user.args[1:]
 
 
 def _path_in(model: torch.nn.Module | None, module: torch.nn.Module) -> str | None:

@@ -156,6 +156,8 @@ class StageProgram:
         outputs: values returned, in order.
         stashes: portals made, in the order they are stashed.
         modules: local name → module path ("" is the model).
+        holders: local names of those modules that the stage does not call: it only keeps something in
+            them.
         tensors: local name → name of a parameter or buffer of the model.
         constants: local name → name in ``Capture.constants``, or the object itself.
         random: where random numbers are drawn inside modules the stage calls.
@@ -180,6 +182,7 @@ class StageProgram:
     modules: Mapping[str, str]
     tensors: Mapping[str, str]
     constants: Mapping[str, object]
+    holders: tuple[str, ...] = ()
     random: tuple[RandomScope, ...] = ()
     buffers: tuple[str, ...] = ()
     needs_keys: bool = False
@@ -189,6 +192,11 @@ class StageProgram:
     split_layers: tuple[str, ...] = ()
     split_scopes: tuple[WeightScope, ...] = ()
     lines: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Paths of the modules that the stage calls."""
+        return tuple(path for local, path in self.modules.items() if local not in self.holders)
 
     def __str__(self) -> str:
         return self.source

@@ -42,7 +42,7 @@ def require_can_be_copied(model: nn.Module, program: StageProgram, weights: Stag
             f"{about}, and its forward draws from Python's, NumPy's or a module's own generator, one "
             f"micro-batch after another: draw with torch, {_INSTEAD}"
         )
-    for path in program.modules.values():
+    for path in program.called:
         for name, module in model.get_submodule(path).named_modules(prefix=path):
             fixed = is_compiled(module) or isinstance(module, torch.jit.ScriptModule)
             if fixed and any(True for _ in (*module.parameters(), *module.buffers())):

@@ -72,28 +72,32 @@ class StageWeights:
         self._draws = bool(program.random) or program.needs_keys
         self._deferring = Deferring()
         self._splits = bool(program.split_layers or program.split_scopes or program.needs_deferring)
-        called = [model.get_submodule(path) for path in program.modules.values()]
+        called = [model.get_submodule(path) for path in program.called]
+        holders = [model.get_submodule(program.modules[local]) for local in program.holders]
         self._deferred = _deferred_norms(called) if defers_norms else []
-        self._shells = Shells(self._swaps(called, device), hooks_see_users=not is_copy)
+        self._shells = Shells(self._swaps(called, holders, device), hooks_see_users=not is_copy)
         self.module = load(program, self._bindings(constants, device))
         self._attributes: MutableMapping[str, Any] = self.module.__dict__
         self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
         names = () if is_copy else program.buffers
         self.changing = [name for name in names if not _is_trained(model, name)]
-        self.modules = [] if is_copy else _buffers_of(called, self._deferred)
+        self.modules = [] if is_copy else _buffers_of(called, holders, self._deferred)
         self.use(shared_changes([self]))
         self._leaves: Leaves = NO_LEAVES
         self._python = generators_of(called) if program.draws_python else None
 
     # ---- made once -------------------------------------------------------------------------------
 
-    def _swaps(self, called: Sequence[nn.Module], device: torch.device) -> dict[nn.Module, Swap]:
+    def _swaps(
+        self, called: Sequence[nn.Module], holders: Sequence[nn.Module], device: torch.device
+    ) -> dict[nn.Module, Swap]:
         swaps = {norm: Swap(self._norms.defer(norm)) for norm in self._deferred}
         swaps.update(random_swaps(self._model, self._program.random, self._keys, device))
         split = weight_swaps(self._model, self._program, self._deferring, self._current)
         for module, make in split.items():
             swaps[module] = swaps.get(module, Swap()).around(make)
-        for module in (module for root in called for module in root.modules()):
+        inner = [module for root in called for module in root.modules()]
+        for module in dict.fromkeys([*inner, *holders]):
             shares = any(parameter in self._tied for parameter in module._parameters.values())
             if shares or self.is_copy:
                 swap = swaps.get(module, Swap())
@@ -166,7 +170,7 @@ class StageWeights:
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers that the stage reads."""
         found: dict[Tensor, None] = {}
-        for path in self._program.modules.values():
+        for path in self._program.called:
             module = self._model.get_submodule(path)
             found.update(dict.fromkeys((*module.parameters(), *module.buffers())))
         for holder, key in self._tensors.values():
@@ -291,10 +295,14 @@ def shared_changes(weights: Sequence[StageWeights]) -> Changes:
 
 
 def _buffers_of(
-    called: Iterable[nn.Module], deferred: Sequence[nn.Module]
+    called: Iterable[nn.Module], holders: Iterable[nn.Module], deferred: Sequence[nn.Module]
 ) -> list[MutableMapping[str, Any]]:
-    """The buffers of all modules inside, but for norms whose buffers wait for the step's end."""
+    """The buffers of all modules inside, but for norms whose buffers wait for the step's end.
+
+    What is inside of a holder may be another stage's.
+    """
     modules = dict.fromkeys(module for root in called for module in root.modules())
+    modules.update(dict.fromkeys(holders))
     waiting = set(deferred)
     return [m._buffers for m in modules if m._buffers and m not in waiting]
 
@@ -310,7 +318,7 @@ def tied_parameters(
     """Parameters that more than one stage reads, with these stages."""
     readers: dict[Tensor, dict[int, None]] = {}
     for program in programs:
-        for path in program.modules.values():
+        for path in program.called:
             for parameter in model.get_submodule(path).parameters():
                 readers.setdefault(parameter, {})[program.stage] = None
         for name in program.tensors.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fxpipe
 from tests.conformance.harness import BACKENDS, build, differences, state_of
 from tests.conformance.networks import Chain, Noisy
 from tests.conformance.test_step import each_recompute, mean_square, vectors
@@ -241,3 +243,69 @@ def test_frozen_parameters() -> None:
         run_eager_step(eager, vectors(8), chunks=4, loss_fn=mean_square)
         assert differences(state_of(model), state_of(eager)) == []
     assert model.layers[0].weight.grad is None
+
+
+@each_backend
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("how", ["forward", "class"])
+def test_a_layer_that_is_given_another_forward_between_steps(
+    backend: str, schedule: str, how: str
+) -> None:
+    model, eager = Chain(), Chain()
+    eager.load_state_dict(model.state_dict())
+    x = vectors(8)
+    options = {"schedule": schedule, "backend": backend, "costs": "estimate"}
+    with fxpipe.compile(model, ["cpu"] * 2, 4, **options) as pipe:
+        pipe.step(*x, loss_fn=mean_square)
+        model.zero_grad()
+        for each in (model, eager):
+            layer = each.layers[0]
+            if how == "class":
+                layer.__class__ = Twice
+            else:
+                layer.forward = MethodType(Twice.forward, layer)
+        found = pipe.step(*x, loss_fn=mean_square)
+    expected = run_eager_step(eager, x, {}, chunks=4, loss_fn=mean_square)
+    assert torch.equal(found.loss, expected.loss)
+    assert differences(state_of(model), state_of(eager)) == []
+
+
+class Twice(nn.Linear):
+    """Without its bias."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight) * 2
+
+
+class Remembers(nn.Module):
+    """The model itself keeps a buffer; a block that keeps one too lies in the second stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block = nn.Linear(8, 8), Averaging()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).tanh()
+        self.mean = self.mean * 0.9 + x.detach().mean(0) * 0.1
+        return self.block((x - self.mean).relu())
+
+
+@each_backend
+@each_recompute
+def test_a_model_that_keeps_something_in_itself(backend: str, recompute: str) -> None:
+    """The stage that does so reads no other stage's parameters, and leaves its buffers alone."""
+    model, eager = Remembers(), Remembers()
+    eager.load_state_dict(model.state_dict())
+    options = {"backend": backend, "recompute": recompute, "costs": "estimate", "cuts": ["block"]}
+    with fxpipe.compile(model, ["cpu"] * 2, 4, **options) as pipe:
+        for seed in range(3):  # gradients add up
+            x = vectors(8 + seed)
+            found = pipe.step(*x, loss_fn=mean_square)
+            expected = run_eager_step(eager, x, {}, chunks=4, loss_fn=mean_square)
+            assert torch.equal(found.loss, expected.loss)
+            assert differences(state_of(model), state_of(eager)) == []
+        first, second = pipe.stages
+    assert [first.modules[local] for local in first.holders] == [""]
+    assert first.called == ("first",)
+    assert second.holders == ()
