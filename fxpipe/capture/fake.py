@@ -61,6 +61,7 @@ class FakeRecorder(Recorder):
         self._buffers = {
             name: fakes.real_of[id(buffer)]
             for name, buffer in model.named_buffers(remove_duplicate=False)
+            if id(buffer) in fakes.real_of  # else an earlier run has made it
         }
 
     def is_fake(self, tensor: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,7 @@ from fxpipe.capture.fallback import (
 from fxpipe.capture.formulas import Point
 from fxpipe.capture.record import Recording, record, record_once
 from fxpipe.capture.results import output_leaves
+from fxpipe.capture.second_run import check_second_run
 from fxpipe.capture.signature import Layout
 from fxpipe.capture.unify import compare_data, confirm, is_certain, unify
 from fxpipe.errors import CaptureError
@@ -68,6 +70,10 @@ class Call:
         held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
         return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
 
+    def recorded_once(self, decisions: Decisions, mode: str, runs: int) -> Recording:
+        """A recording of the last of some runs on the example; see `record_once`."""
+        return record_once(self.model, self.leaves, self.layout, decisions, mode, runs=runs)
+
     def leaves_at(self, point: Point) -> list[Any]:
         """The arguments' leaves with other sizes along the axes."""
         leaves = self.leaves
@@ -108,14 +114,20 @@ def record_general(call: Call, decisions: Decisions, mode: str) -> General:
 
 
 def _recorded_alone(call: Call, decisions: Decisions, mode: str) -> Recording:
-    """A recording that holds for the example's sizes; two, if generators may be made on the way."""
+    """A recording that holds for the example's sizes, compared with more if they may tell anything."""
     while True:
         first = record(call.model, call.leaves, call.layout, decisions, mode)
-        if not any(isinstance(held, torch.Generator) for held in first.constants.values()):
+        makes = any(isinstance(held, torch.Generator) for held in first.constants.values())
+        if not makes and not first.state:
             return first
-        again = record(call.model, call.leaves, call.layout, decisions, mode)
+        again, same = (
+            record(call.model, call.leaves, call.layout, decisions, mode),
+            Sizes((), ((), ())),
+        )
         try:
-            unify(first, [again], Sizes((), ((), ())))
+            unify(first, [again], same)
+            twice = partial(call.recorded_once, decisions, mode, runs=2)
+            check_second_run(call.model, decisions, first, twice, same)
         except KeepWholeError as reason:
             decisions.learn(reason, is_layer=False)
         else:
@@ -305,7 +317,18 @@ class _Generalising:
             self._confirm(first)
         if self._mode == "real" and self._decisions.leaves and self._call.batch is not None:
             self._try_other_data(first, self._call.batch)
+        self._try_second_run(first)
         return first
+
+    def _try_second_run(self, first: Recording) -> None:
+        """See whether a module that counts in plain attributes goes on as it began.
+
+        Raises:
+            KeepWholeError: if it does not; it may stay whole.
+        """
+        call = self._call
+        again = partial(call.recorded_once, self._decisions, self._mode, runs=2)
+        check_second_run(call.model, self._decisions, first, again, self._sizes([self._base]))
 
     def _confirm(self, first: Recording) -> None:
         assert self._call.batch is not None

@@ -26,6 +26,7 @@ from fxpipe.capture.leaves import is_layer, leaf_reason, parameter_share, takes_
 from fxpipe.capture.shadows import on_meta
 from fxpipe.capture.spans import (
     Frame,
+    calls_modules,
     changed_argument,
     mutable_arguments,
     outputs_of,
@@ -222,6 +223,8 @@ class Modules:
 
     def _open(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._arguments.open(frame, args, kwargs)
+        if any(map(calls_modules, (*args, *kwargs.values()))):
+            frame.fixed = "it is handed a function that calls modules"
         frame.index = len(self.spans)
         frame.parent = self._script.frames[-1].index if self._script.frames else None
         frame.start = len(self._script.body)

@@ -47,6 +47,8 @@ class Recording:
         layout: of the result.
         drew_python: whether ``random`` or NumPy's generator was used.
         drew_idly: whether it was, for numbers that change nothing: the graph does not draw them.
+        state: attributes with numbers, texts or None that the run has changed, outside of leaves: path
+            of the module → name of the attribute.
         formulas: nodes that compute a number from the batch size; added by `unify`.
         values: node name → copies of the tensors in its value, if they were kept.
     """
@@ -60,6 +62,7 @@ class Recording:
     layout: Layout
     drew_python: bool
     drew_idly: bool
+    state: dict[str, str]
     values: dict[str, Any]
     formulas: dict[torch.fx.Node, Formula] = field(default_factory=dict)
 
@@ -120,36 +123,37 @@ def record_once(
     decisions: Decisions,
     mode: str,
     keep_values: bool = False,
+    runs: int = 1,
 ) -> Recording:
     """A recording under fixed decisions; the model and all generators are left as they were.
 
-    `keep_values`: keep a copy of the value of every node.
+    Args:
+        keep_values: keep a copy of the value of every node.
+        runs: how often the model runs; the last run is the one recorded.
 
     Raises:
         FallbackError: if another decision is needed.
     """
     with interrupts.held() as interrupt, ExitStack() as stack:
         held = stack.enter_context(ModelState(model))
-        for state in (Randomness(), Modes(), uncompiled()):
-            stack.enter_context(state)
-        if mode == "fake":
-            fakes = stack.enter_context(FakeModel(model))
-            recorder: Recorder = FakeRecorder(model, decisions, fakes, held.originals)
-            given = [_fake_copy(leaf, fakes) for leaf in leaves]
-            stack.enter_context(fakes.mode)
-        else:
-            recorder = Recorder(model, decisions, held.originals)
-            given = [copied(leaf) for leaf in leaves]
-        placeholders = _placeholders(recorder, model, given, layout)
-        if isinstance(recorder, FakeRecorder):
-            recorder.inputs = _by_placeholder(placeholders, leaves)
-        recorder.script.kept = {} if keep_values else None
-        draws = PythonDraws(
-            held.generators, decisions.watch_random, count_all=decisions.count_draws
-        )
-        recorder.modules.draws = draws
-        outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
-        drew = draws.any
+        for context in (Randomness(), Modes(), uncompiled()):
+            stack.enter_context(context)
+        fakes = stack.enter_context(FakeModel(model)) if mode == "fake" else None
+        for run in range(runs):
+            recorder = _recorder(model, decisions, held, fakes)
+            given = [copied(leaf) if fakes is None else _fake_copy(leaf, fakes) for leaf in leaves]
+            if fakes is not None and not run:
+                stack.enter_context(fakes.mode)
+            placeholders = _placeholders(recorder, model, given, layout)
+            if isinstance(recorder, FakeRecorder):
+                recorder.inputs = _by_placeholder(placeholders, leaves)
+            recorder.script.kept = {} if keep_values else None
+            draws = PythonDraws(
+                held.generators, decisions.watch_random, count_all=decisions.count_draws
+            )
+            recorder.modules.draws = draws
+            outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
+        drew, state = draws.any, _state(model, held, decisions)
     recorder.values.refresh()
     script = recorder.script
     spans = without_unread_parts(script.graph, recorder.modules.spans)
@@ -163,8 +167,30 @@ def record_once(
         layout=result,
         drew_python=drew,
         drew_idly=draws.passed_over,
+        state=state,
         values=script.kept or {},
     )
+
+
+def _recorder(
+    model: nn.Module, decisions: Decisions, held: ModelState, fakes: FakeModel | None
+) -> Recorder:
+    if fakes is None:
+        return Recorder(model, decisions, held.originals)
+    return FakeRecorder(model, decisions, fakes, held.originals)
+
+
+def _state(model: nn.Module, held: ModelState, decisions: Decisions) -> dict[str, str]:
+    """See `Recording.state`."""
+    changed = {id(module): name for module, name in held.changed_scalars()}
+    if not changed:
+        return {}
+    return {
+        path: changed[id(module)]
+        for path, module in model.named_modules()
+        if id(module) in changed
+        and not any(path == leaf or path.startswith(f"{leaf}.") for leaf in decisions.leaves)
+    }
 
 
 def _run(

@@ -53,6 +53,11 @@ GENERATOR: Final = (
 STATE: Final = (
     "return the tensor, or keep it on the model itself, in place of keeping it on a submodule"
 )
+FLAG: Final = (
+    "call the model once in this mode beforehand, if it does so once only; or keep what it counts in a "
+    "buffer, which decisions may be made on"
+)
+"""For numbers and flags in attributes."""
 CACHED: Final = "use torch.nn.utils.parametrize.cached() in a smaller submodule"
 MODES: Final = (
     "set the modes before the call, or by a train() of the model's own that leaves them as they are"

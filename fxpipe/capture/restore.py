@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, TypeGuard
 
@@ -16,6 +16,7 @@ from fxpipe.held import Held, refill
 from fxpipe.originals import Originals
 
 _REGISTRIES: Final = frozenset({"_parameters", "_buffers", "_modules"})
+_SCALARS: Final = (bool, int, float, str, type(None))
 
 
 class Modes:
@@ -129,6 +130,15 @@ class ModelState:
     def generators(self) -> PythonGenerators:
         """Those of ``random`` and NumPy, and of their kinds that the model holds."""
         return PythonGenerators(self._held.generators)
+
+    def changed_scalars(self) -> Iterator[tuple[nn.Module, str]]:
+        """Modules with the names of attributes that hold another number, text or None than before."""
+        for module, attributes in zip(self._modules, self._attributes, strict=True):
+            for name, value in attributes.items():
+                now = module.__dict__.get(name, value)
+                is_scalar = isinstance(value, _SCALARS) and isinstance(now, _SCALARS)
+                if is_scalar and now != value and name != "training":
+                    yield module, name
 
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -100,6 +102,24 @@ def changed_argument(objects: Iterable[tuple[Any, list[int]]]) -> Any:
         if now != held and (holds_tensors(value) or isinstance(value, list | dict)):
             return value
     return None
+
+
+def calls_modules(value: Any) -> bool:
+    """Whether a function that a module is handed calls others: a partial, a method, a closure."""
+    if isinstance(value, functools.partial):
+        inner = (value.func, *value.args, *value.keywords.values())
+        return any(isinstance(each, torch.nn.Module) or calls_modules(each) for each in inner)
+    if isinstance(getattr(value, "__self__", None), torch.nn.Module):
+        return True
+    cells = getattr(value, "__closure__", None) or ()
+    return any(isinstance(_content(cell), torch.nn.Module) for cell in cells)
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty as yet
+        return None
 
 
 def outputs_of(value: Any, lookup: Lookup) -> dict[str, tuple[str | int, ...]]:

@@ -57,6 +57,15 @@ def compare_data(first: Recording, other: Recording, sizes: Sizes) -> None:
     _DataComparison(first, (other,), sizes).run()
 
 
+def compare_runs(first: Recording, second: Recording, sizes: Sizes) -> None:
+    """Check a unified recording against that of a second run, on what the first one has left.
+
+    Raises:
+        KeepWholeError: if the module goes on otherwise than it began.
+    """
+    _RunComparison(first, (second,), sizes).run()
+
+
 def is_certain(recording: Recording) -> bool:
     """Whether two recordings were enough to know how every number follows the batch size."""
     return all(formula.is_certain for formula in recording.formulas.values())
@@ -301,6 +310,13 @@ class _Confirmation(_Comparison):
     def _follow(self, one: Any, others: Sequence[Any]) -> torch.fx.Node:
         at = next(at for at, two in enumerate(others) if not _is_same(one, two))
         raise self._differ(f"{one!r} becomes {others[at]!r}", at)
+
+
+class _RunComparison(_Confirmation):
+    """A comparison of a first run and a second one."""
+
+    def _what_changed(self, at: int) -> str:
+        return "in a second run"
 
 
 class _DataComparison(_Confirmation):

@@ -333,6 +333,36 @@ class HandsModules(nn.Module):
         return x
 
 
+class Applies(nn.Module):
+    """Calls what it is handed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.own(function(x)) + x
+
+
+class HandsFunctions(nn.Module):
+    """Functions that call modules: a partial, a bound forward, a method, a closure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Block(), Block()
+        self.each = nn.ModuleList(Applies() for _ in range(4))
+
+    def twice(self, x: Tensor) -> Tensor:
+        return self.one(x) * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, one = self.one(x), self.one
+        x = self.each[0](x, functools.partial(one))
+        x = self.each[1](x, self.one.forward)
+        x = self.each[2](x, self.twice)
+        return self.two(self.each[3](x, lambda y: one(y)))
+
+
 KINDS = {
     "decorators": Kind(Decorated, vectors(WIDTH, as_tuple=True, shift=0.5), tied=None),
     "keywords": Kind(
@@ -347,6 +377,7 @@ KINDS = {
     "callables": Kind(Callables, vectors(WIDTH)),
     "exceptions": Kind(Tries, vectors(WIDTH)),
     "modules as arguments": Kind(HandsModules, vectors(WIDTH), tied=None),
+    "functions as arguments": Kind(HandsFunctions, vectors(WIDTH), tied=None),
     "operators": Kind(Operators, vectors(WIDTH)),
     "dispatch": Kind(Dispatch, vectors(WIDTH, task="large")),
     "dispatch by number": Kind(Dispatch, vectors(WIDTH, task="small", order=[1, 1, 0]), tied=None),

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import nn
 
-from fxpipe.capture.spans import changed_argument, mutable_arguments, outputs_of
+from fxpipe.capture.spans import (
+    calls_modules,
+    changed_argument,
+    mutable_arguments,
+    outputs_of,
+)
 from fxpipe.capture.trace import trace
 from fxpipe.ir.capture import Inside, Span
 from tests.unit.capture import small
@@ -234,3 +240,14 @@ def test_one_list_in_two_places_fixes_nothing_as_long_as_it_stays() -> None:
     span = spans_of(Model(), X)["adds#0"]
     assert span.fixed is None
     assert str(span.args) == "([x, add], [x, add])"
+
+
+def test_functions_that_call_modules() -> None:
+    layer, other = nn.Linear(2, 2), 3
+    assert calls_modules(functools.partial(layer))
+    assert calls_modules(functools.partial(map, layer))
+    assert calls_modules(layer.forward)
+    assert calls_modules(lambda x: layer(x))
+    assert not calls_modules(layer)
+    assert not calls_modules(functools.partial(max, other))
+    assert not calls_modules(lambda x: x + other)

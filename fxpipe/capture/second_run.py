@@ -1,0 +1,82 @@
+"""Modules that keep state in plain attributes (``self.done = True``): do they go on as they began?
+
+A recording holds for every run. What Python does in the first run only, or every other time, it would do
+every time, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+
+from torch import nn
+
+from fxpipe.capture.axes import Sizes
+from fxpipe.capture.fallback import (
+    DecidesOtherwiseError,
+    Decisions,
+    FallbackError,
+    KeepWholeError,
+    RefusedError,
+)
+from fxpipe.capture.leaves import parameter_share
+from fxpipe.capture.modules import RANDOM_SHARE
+from fxpipe.capture.record import Recording
+from fxpipe.capture.remedies import FLAG
+from fxpipe.capture.unify import compare_runs
+
+
+def check_second_run(
+    model: nn.Module,
+    decisions: Decisions,
+    first: Recording,
+    again: Callable[[], Recording],
+    sizes: Sizes,
+) -> None:
+    """Compare a recording, if plain attributes were changed, with one of the run after it.
+
+    A decision on data that comes out otherwise is no difference: it is checked before each run.
+
+    Args:
+        again: records the second run.
+        sizes: of both recordings.
+
+    Raises:
+        KeepWholeError: if they differ: the module with the attribute may stay whole.
+        CaptureError: if that is most of the model.
+    """
+    if not first.state:
+        return
+    try:
+        second = again()
+    except FallbackError as reason:
+        decisions.learn(reason, is_layer=False)
+        return
+    except (
+        Exception
+    ):  # the model may refuse to run twice on the same, or need data: nothing is told
+        return
+    try:
+        compare_runs(first, second, sizes)
+    except DecidesOtherwiseError:
+        return
+    except KeepWholeError as reason:
+        raise _kept(model, decisions, first, reason) from None
+
+
+def _kept(
+    model: nn.Module, decisions: Decisions, first: Recording, reason: KeepWholeError
+) -> KeepWholeError:
+    owner, name = next(iter(first.state.items()))
+    path = _common(owner, reason.path)
+    text = f"{reason.reason}: it changes its attribute {name!r}, which a recording would freeze"
+    place = path, reason.source, reason.operation
+    if parameter_share(model, path) > RANDOM_SHARE:
+        decisions.learn(RefusedError(text, *place, remedy=FLAG), is_layer=False)
+    return KeepWholeError(text, *place, remedy=FLAG)
+
+
+def _common(one: str, two: str) -> str:
+    """The path of the innermost module around two."""
+    pairs = zip(one.split("."), two.split("."), strict=False)
+    return ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,92 @@
+"""Modules that keep state in plain attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxpipe.capture.execute import GraphRunner
+from fxpipe.capture.trace import trace
+from fxpipe.errors import CaptureError
+
+X = torch.randn(4, 4)
+
+
+class Once(nn.Module):
+    """Scales its weight in the first run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.done = nn.Linear(4, 4), False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.done:
+            with torch.no_grad():
+                self.layer.weight.mul_(0.5)
+            self.done = True
+        return self.layer(x)
+
+
+class Counts(Once):
+    """Counts its calls, and nothing else comes of it."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x)
+
+
+class Alternates(Once):
+    """Another sign every time."""
+
+    sign = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sign = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sign = -self.sign
+        return self.layer(x) * self.sign
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+@pytest.mark.parametrize("dims", [[0], [None]])
+@pytest.mark.parametrize("cls", [Once, Alternates])
+def test_a_module_that_goes_on_otherwise_stays_whole(
+    cls: type[nn.Module], dims: list[Any], mode: str
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 40), nn.Linear(40, 4), cls())
+    weight = model[2].layer.weight.clone()
+    capture = trace(model, (X,), batch_dims=dims, mode=mode)
+    assert [leaf.path for leaf in capture.leaves] == ["2"]
+    assert torch.equal(model[2].layer.weight, weight)
+    runner = GraphRunner.of(capture, model)
+    twin = nn.Sequential(nn.Linear(4, 40), nn.Linear(40, 4), cls())
+    twin.load_state_dict(model.state_dict())
+    for _ in range(3):
+        assert torch.equal(runner.run([X])[0], twin(X))
+
+
+@pytest.mark.parametrize("cls", [Once, Alternates])
+def test_most_of_a_model_is_refused(cls: type[nn.Module]) -> None:
+    with pytest.raises(CaptureError, match=r"in a second run(.|\n)*call the model once") as e:
+        trace(nn.Sequential(cls()), (X,))
+    assert ("'done'" if cls is Once else "'sign'") in str(e.value)
+
+
+def test_a_model_that_is_through_with_it_is_recorded() -> None:
+    model = Once()
+    model(X)
+    assert not trace(model, (X,)).leaves
+
+
+def test_counting_is_no_difference() -> None:
+    model = Counts()
+    capture = trace(model, (X,))
+    assert not capture.leaves
+    assert model.calls == 0
