@@ -15,6 +15,7 @@ from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.timeline import Timeline
 from fxpipe.options import Options
 from fxpipe.runtime.instructions import Executable
+from fxpipe.runtime.recompute import Recompute
 from fxpipe.schedules.backward_only import backward_only
 from fxpipe.schedules.check import check
 from fxpipe.schedules.depend import Result
@@ -22,6 +23,7 @@ from fxpipe.schedules.forward_only import forward_only
 from fxpipe.schedules.insert import with_updates
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import resolve
+from fxpipe.schedules.reruns import with_reruns
 from fxpipe.simulator.engine import simulate
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ class Executables:
             variants: per micro-batch, the recording that it runs through.
 
         Raises:
-            ScheduleError: if there is no schedule for so many micro-batches, or it is not legal.
+            ScheduleError: if there is no schedule for so many micro-batches, it is not legal, or a step
+                that is to learn has no backwards in it.
         """
         key = (part, tuple(variants))
         if key not in self._made:
@@ -108,7 +111,11 @@ def predict_step(options: Options, line: Line, micro_batches: int) -> Timeline:
     if line.costs is None:
         raise ExecutionError("the costs of this pipeline are not known: nothing can be predicted")
     schedule = step_schedule(options, line, micro_batches)
-    programs = lower(schedule, line.stage_graph, _where(schedule, line))
+    recompute = Recompute(options.recompute)
+    programs = with_reruns(
+        lower(schedule, line.stage_graph, _where(schedule, line)),
+        lambda micro_batch: recompute.reruns(micro_batch, micro_batches),
+    )
     cluster = Cluster.local([device.type for device in options.devices])
     return simulate(programs, line.stage_costs(), cluster, line.stage_graph)
 

@@ -21,7 +21,7 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
-from fxpipe.optim.by_stage import UpdateByStage
+from fxpipe.optim.by_stage import UpdateByStage, require_no_closure
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane, resolve_devices
@@ -104,7 +104,10 @@ def run(
         CaptureError: if the inputs do not match the capture.
         ScheduleError: if the batch has too few rows for the programs' micro-batches, or the programs
             have updates and there is no optimizer.
+        TypeError: if the optimizer's step needs a closure.
     """
+    if optimizer is not None:
+        require_no_closure(optimizer)
     _, layout = flatten((tuple(args), dict(kwargs or {})))
     if layout != capture.signature.input:
         raise CaptureError("the arguments have another structure than those of the capture")

@@ -19,6 +19,7 @@ from fxpipe.decided import Decided
 from fxpipe.executables import Executables
 from fxpipe.execution import StepResult
 from fxpipe.feed import Feed, ReadyMade, WholeBatch
+from fxpipe.optim.by_stage import require_no_closure
 from fxpipe.options import Options
 from fxpipe.recordings import Recordings
 from fxpipe.running import Seed, run_call, run_differentiable, run_step
@@ -129,9 +130,11 @@ class Pipeline(Decided):
 
         Raises:
             CaptureError: if this is a new way to call the model and cannot be recorded.
-            ScheduleError: if the schedule does not fit the number of micro-batches, or it has updates
-                (such as ``0U``) and there is no optimizer.
-            TypeError: if an argument may be the model's as well as the step's.
+            ScheduleError: if the schedule does not fit the number of micro-batches, it has updates
+                (such as ``0U``) and there is no optimizer, or it has forwards only and there are
+                gradients to compute.
+            TypeError: if an argument may be the model's as well as the step's, or the optimizer's step
+                needs a closure (`torch.optim.LBFGS`).
             ValueError: if inputs, target, weights or loss are not as described, or the optimizer is to
                 make its step with the scale of a `torch.amp.GradScaler`.
         """
@@ -158,6 +161,7 @@ class Pipeline(Decided):
                     self._executables,
                     LossTask(loss_fn, targets, shares, float(scale)),
                     self._seed(variants),
+                    parameters=self.parameters(),
                     keep_output=keep_output,
                     optimizer=optimizer,
                 )
@@ -292,6 +296,7 @@ def _backend(options: Options) -> Backend:
 def _require_updates(optimizer: object, scale: object) -> None:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
+    require_no_closure(optimizer)
     if isinstance(scale, Tensor):
         raise ValueError(
             "optimizer= updates stages before a GradScaler has seen all gradients and taken its scale "

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fxpipe.drop_in import differentiable_call
+from fxpipe.errors import ScheduleError
 from fxpipe.executables import Executables
 from fxpipe.feed import Feed, WholeBatch
 from fxpipe.joined import JoinedOutputs
@@ -64,13 +66,20 @@ def run_step(
     loss: LossTask,
     seed: Seed,
     *,
+    parameters: Iterable[Tensor],
     keep_output: bool,
     optimizer: Optimizer | None = None,
 ) -> Made:
     """Forward and backward of a batch under the schedule.
 
     With an optimizer its step is made, too, and for every stage as early as can be.
+
+    Raises:
+        ScheduleError: if there are gradients to compute, and no backwards in the schedule.
     """
+    executable = executables.get("step" if optimizer is None else "update", variants)
+    if torch.is_grad_enabled() and not executable.has_backward:
+        _require_nothing_to_learn(feed, parameters)
     waits = any(tensor.requires_grad for given in feed.batches.inputs for tensor in given)
     updates = None if optimizer is None else UpdateByStage(optimizer, waits=waits)
     results: list[Any] = []
@@ -79,7 +88,7 @@ def run_step(
         results.append(feed.joined(outcome.outputs, loss.weights) if keep_output else None)
 
     outcome = variants[0].runtime.run_step(
-        executables.get("step" if updates is None else "update", variants),
+        executable,
         feed.batches,
         loss,
         seed=seed.base,
@@ -89,6 +98,16 @@ def run_step(
         then=join,
     )
     return Made(outcome, results.pop(), waits, feed, updates)
+
+
+def _require_nothing_to_learn(feed: Feed, parameters: Iterable[Tensor]) -> None:
+    inputs = (tensor for given in feed.batches.inputs for tensor in given)
+    if any(tensor.requires_grad for tensor in (*parameters, *inputs)):
+        raise ScheduleError(
+            "the schedule has forwards only: a step would compute no gradients. Use pipe(x), which is "
+            "differentiable under any schedule, take a schedule with backwards (such as '1f1b'), or "
+            "make the step under torch.no_grad() to have its loss alone"
+        )
 
 
 def run_call(

@@ -84,6 +84,8 @@ def run(
 
     The loss is the mean square of all floating outputs; nothing is optimised.
     """
+    import torch
+
     names = device_names(devices)
     example = load_example(model, inputs, high, seed, evaluation=False)
     count = chunk_count(chunks, len(names), example.rows())
@@ -105,9 +107,11 @@ def run(
         dynamic=read_dynamic(dynamic),
     ) as pipe:
         timelines: list[Timeline] = []
+        learns = pipe.schedule.has_backward
         for step in range(steps):
             batch = (example.args, example.kwargs)
-            result = pipe.step(inputs=batch, loss_fn=_loss, keep_output=False)
+            with torch.set_grad_enabled(learns):
+                result = pipe.step(inputs=batch, loss_fn=_loss, keep_output=False)
             pipe.zero_grad()
             timelines.append(result.timeline)
             assert result.loss is not None  # keep_output=False drops the output, not the loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
@@ -97,3 +98,19 @@ def _can_be_divided(optimizer: Any) -> bool:
         and not torch_optimizer._global_optimizer_post_hooks
         and not optimizer.defaults.get("differentiable", False)
     )
+
+
+def require_no_closure(optimizer: optim.Optimizer) -> None:
+    """Refuse an optimiser that evaluates the model itself, as often as it likes.
+
+    Raises:
+        TypeError: if its ``step`` cannot be called without a closure.
+    """
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"optimizer= makes one step with the gradients of this batch, and {type(optimizer).__name__} "
+            "evaluates the model several times in a step, by a closure: leave optimizer= out, and call "
+            "optimizer.step(closure) with a closure that zeroes the gradients, runs pipe.step(...) and "
+            "returns its loss"
+        )

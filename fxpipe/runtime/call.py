@@ -75,7 +75,8 @@ class Call:
 
 def _found(state: Step) -> AsInForward | None:
     """What the caller must leave alone until the backward; None if no forward is run again."""
-    if not any(state.reruns(micro_batch) for micro_batch in range(len(state.inputs))):
+    stages, micro_batches = range(len(state.frames)), range(len(state.inputs))
+    if not any(state.reruns(m, stage) for m in micro_batches for stage in stages):
         return None
     layouts = {id(layout): layout for layout in state.layouts}.values()
     programs = [program for layout in layouts for program in layout.programs]

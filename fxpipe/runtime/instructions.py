@@ -74,6 +74,7 @@ class Executable:
         micro_batches: how many there are.
         has_backward: whether any gradient is computed.
         updates: whether any stage is updated.
+        recomputed: stages and micro-batches with a recomputation of their own.
         runners: per micro-batch, its stages.
         distinct: each of these once, by stage; a stage's copies after it.
         changes: for each of `distinct`, the buffers that it changes, with the other variants of its
@@ -86,6 +87,7 @@ class Executable:
     micro_batches: int
     has_backward: bool
     updates: bool
+    recomputed: frozenset[tuple[int, int]]
     runners: tuple[tuple[StageRunner, ...], ...]
     distinct: tuple[StageRunner, ...]
     changes: tuple[Changes, ...]
@@ -162,6 +164,11 @@ def prepare(
         micro_batches=count,
         has_backward=any(action.kind is not Kind.FORWARD for action in computes),
         updates=any(isinstance(a, Update) for p in programs for a in p.actions),
+        recomputed=frozenset(
+            (action.stage, action.micro_batch)
+            for action in computes
+            if action.kind is Kind.RECOMPUTE
+        ),
         runners=tuple(map(tuple, runners)),
         distinct=tuple(distinct),
         changes=tuple(_changes(distinct)),

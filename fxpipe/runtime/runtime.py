@@ -266,6 +266,7 @@ class Runtime:
             loss=loss,
             keeps_output=keep,
             originals=self._originals(batches),
+            recomputed=executable.recomputed,
         )
 
     def _originals(self, batches: MicroBatches) -> dict[int, Tensor]:

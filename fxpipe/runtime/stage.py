@@ -101,7 +101,7 @@ class StageRunner:
         frame = step.frames[self.stage][micro_batch]
         if self.ports.host:
             self._read_host(frame, micro_batch, step)
-        reruns = step.reruns(micro_batch)
+        reruns = step.reruns(micro_batch, self.stage)
         frame.buffers = self.weights.begin(step, micro_batch, reruns=reruns)
         frame.replay = frame.buffers if reruns else None
         work = self._work_on_copies(frame) if self._written else ()

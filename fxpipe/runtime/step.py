@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,7 @@ class Step:
         updates: the optimiser; None if no stage is updated.
         parameters: per stage, those that its update is for.
         updated: the stages whose updates have begun.
+        recomputed: stages and micro-batches that the schedule recomputes, whatever the pipeline does.
         transport: ways between ranks, new for each launch.
         record: when what was computed, new for each launch.
     """
@@ -95,6 +96,7 @@ class Step:
         loss: LossTask | None = None,
         keeps_output: bool = True,
         originals: Mapping[int, Tensor] | None = None,
+        recomputed: Collection[tuple[int, int]] = (),
     ) -> None:
         self.layouts = layouts
         self.caller = caller
@@ -103,6 +105,7 @@ class Step:
         self.updates: Updates | None = None
         self.parameters: Mapping[int, Sequence[Tensor]] = {}
         self.updated: list[int] = []
+        self.recomputed = recomputed
         self.keeps_graph = keeps_graph
         self.key = key
         self.loss = loss
@@ -123,10 +126,11 @@ class Step:
         """Whether a backward of a micro-batch will follow: not if it has no part in the loss."""
         return self.keeps_graph and (self.loss is None or self.loss.counts(micro_batch))
 
-    def reruns(self, micro_batch: int) -> bool:
-        """Whether the forward of a micro-batch keeps only its inputs."""
-        return self.keeps(micro_batch) and self.layouts[micro_batch].recompute.reruns(
-            micro_batch, len(self.inputs)
+    def reruns(self, micro_batch: int, stage: int) -> bool:
+        """Whether a stage's forward of a micro-batch keeps only its inputs."""
+        return self.keeps(micro_batch) and (
+            (stage, micro_batch) in self.recomputed
+            or self.layouts[micro_batch].recompute.reruns(micro_batch, len(self.inputs))
         )
 
     def update(self, stage: int) -> None:
