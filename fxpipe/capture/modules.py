@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
@@ -143,6 +144,7 @@ class Modules:
     ) -> Any:
         path, call, via = place
         self._check_random()
+        self._refuse_swapped(module)
         given = tuple(self._values.argument(value, path) for value in args)
         named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
         sized = self._values.is_sized_by_data(_shaping(module, args, kwargs))
@@ -177,6 +179,16 @@ class Modules:
         if any(not isinstance(value, list | dict) for value, _ in objects):
             self._handed.append((path, self._script.sources.here(), objects))
         return result
+
+    def _refuse_swapped(self, module: nn.Module) -> None:
+        """Keep a module whole that calls another one with parameters of its making: no node shows it."""
+        known = self._script.tensor_names
+        if self._script.frames and any(id(each) not in known for each in module.parameters()):
+            raise self._recorder.keep_whole(
+                "it calls a module with other parameters than the module's own",
+                functional_call,
+                remedy=remedies.SWAPPED,
+            )
 
     def hide(self, result: Any) -> None:
         """Remember tensors that a module inside the running leaf returned: a hook may leak them."""

@@ -59,6 +59,9 @@ FLAG: Final = (
 )
 """For numbers and flags in attributes."""
 CACHED: Final = "use torch.nn.utils.parametrize.cached() in a smaller submodule"
+SWAPPED: Final = (
+    "compute with the tensors themselves (F.linear(x, weight)) in place of functional_call"
+)
 MODES: Final = (
     "set the modes before the call, or by a train() of the model's own that leaves them as they are"
 )

@@ -220,3 +220,28 @@ class FillsLater(nn.Module):
 def test_a_leaf_is_not_handed_what_the_recording_left_in_an_object() -> None:
     with pytest.raises(CaptureError, match="it is handed a Box that changes afterwards"):
         trace(FillsLater(), (torch.randn(2, 4),))
+
+
+class Hyper(nn.Module):
+    """A layer with weights that another one makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.weights = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = {"0.weight": self.weights(x.detach().mean(0)).view(4, 4)}
+        return torch.func.functional_call(self.base, made, (x,))
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_a_module_that_swaps_parameters_stays_whole(mode: str) -> None:
+    model = small.Chain(small.Mlp(), Hyper(), small.Mlp())
+    capture = trace(model, (X,), mode=mode, batch_dims=[None])
+    assert {leaf.path for leaf in capture.leaves} >= {"parts.1"}
+    assert_agrees(capture, model, (X,))
+
+
+def test_swapped_parameters_in_the_model_itself_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"other parameters(.|\n)*functional_call"):
+        trace(Hyper(), (X,), batch_dims=[None])
