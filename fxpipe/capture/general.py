@@ -18,9 +18,11 @@ from fxpipe.capture.fallback import (
     Decisions,
     FallbackError,
     KeepWholeError,
+    RefusedError,
 )
 from fxpipe.capture.formulas import Point
 from fxpipe.capture.record import Recording, record, record_once
+from fxpipe.capture.remedies import RESULT
 from fxpipe.capture.results import output_leaves
 from fxpipe.capture.second_run import check_second_run
 from fxpipe.capture.signature import Layout
@@ -312,6 +314,7 @@ class _Generalising:
         first = self._made[_BASE].recording
         others = [made for key, made in self._made.items() if key != _BASE]
         sizes = self._sizes([made.point for made in others])
+        self._compare_results(first, others)
         unify(first, [made.recording for made in others], sizes)
         if not self._call.marked and not is_certain(first):
             self._confirm(first)
@@ -319,6 +322,19 @@ class _Generalising:
             self._try_other_data(first, self._call.batch)
         self._try_second_run(first)
         return first
+
+    def _compare_results(self, first: Recording, others: Sequence[_Made]) -> None:
+        """Refuse results with as many tensors as rows: no module that stays whole is of any help.
+
+        Raises:
+            CaptureError: if there are some.
+        """
+        one, base = len(first.outputs), self._base
+        for made in others:
+            two, rows = len(made.recording.outputs), made.point[0]
+            if self._call.batch is not None and one != two and rows > base[0]:
+                reason = f"its result has {one} items for {base[0]} rows and {two} for {rows}"
+                self._decisions.learn(RefusedError(reason, "", "", remedy=RESULT), is_layer=False)
 
     def _try_second_run(self, first: Recording) -> None:
         """See whether a module that counts in plain attributes goes on as it began.

@@ -71,6 +71,10 @@ ROWS: Final = (
     "take the same steps for every number of rows, and compute numbers from the sizes of tensors "
     "(x.shape[0])"
 )
+RESULT: Final = (
+    "return one tensor with all rows in place of a list of them (torch.stack), or leave the list out "
+    "(by an option, or by a module around the model that returns the rest)"
+)
 ORIGIN: Final = (
     "compute the tensor inside forward with torch functions, or make it a parameter or a buffer of "
     "the model"

@@ -209,3 +209,16 @@ def test_no_batch_and_a_dynamic_dimension() -> None:
 
     x = torch.randn(14)
     assert torch.equal(GraphRunner.of(capture, model).run([x])[0], model(x))
+
+
+def test_a_result_with_as_many_items_as_rows_is_refused() -> None:
+    class Lists(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"rows": list(self.layer(x))}
+
+    with pytest.raises(CaptureError, match=r"2 items for 2 rows and 4 for 4(.|\n)*torch.stack"):
+        trace(Lists(), (torch.randn(2, 4),))
