@@ -20,12 +20,13 @@ from fxpipe.ir.plan import PartitionPlan, Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.split import Replicate, Split
 from fxpipe.ir.stage import StageGraph, StageProgram
-from fxpipe.options import MICRO_BATCHES_PER_RANK, Options
+from fxpipe.options import Options, check_schedule, chunks_for
 from fxpipe.partitioners.check import check_plan
 from fxpipe.partitioners.follow import follow
 from fxpipe.partitioners.partition import partition
 from fxpipe.portals.edges import link
 from fxpipe.runtime.devices import resolve_devices
+from fxpipe.schedules.check import check
 from fxpipe.schedules.registry import resolve
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def compile(
     cuts: Sequence[str] | PartitionPlan | None = None,
     split: Mapping[str, Split | Replicate] | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    stages_per_rank: int = 1,
+    stages_per_rank: int | None = None,
     schedule: str | Schedule | Callable[[int, int, int], Schedule] = "1f1b",
     recompute: Literal["never", "except_last", "always"] = "never",
     batch_norm: Literal["deferred", "per_micro_batch"] = "deferred",
@@ -65,7 +66,7 @@ def compile(
         devices: one entry per rank; repeats are allowed (``["cpu"] * 4``). None: every visible
             accelerator, else two CPU workers.
         chunks: micro-batches per batch; a batch with fewer rows makes one micro-batch per row.
-            None: four per rank.
+            None: four per rank, or those that a `Schedule` has.
         example_args: positional inputs (one batch) to capture with now; without examples the first
             call captures.
         example_kwargs: keyword inputs of the same example.
@@ -79,9 +80,12 @@ def compile(
             serves: name of an input → dimension → a name, as in ``{"ids": {1: "length"}, "mask": {1:
             "length"}}``; dimensions of one name have one size (see `fxpipe.trace`). A size that varies
             without a mark is recorded anew, once for each.
-        stages_per_rank: stages on each rank; the schedule says which stage runs where.
+        stages_per_rank: stages on each rank; which, says the schedule (most: stage s on rank ``s %
+            ranks``; V-shaped ones and your own differ). None: as many as `cuts` make, else as the
+            schedule has or is made for (two for ``"zb-v"`` and its like, one for most), or one, with a
+            warning, where the model cannot be cut so often.
         schedule: a name, a callable (stages, ranks, micro-batches) → `Schedule`, or a `Schedule`,
-            which then fits its own counts only.
+            which then fits its own counts only: a last batch with fewer rows than `chunks` is refused.
         recompute: which micro-batches' activations are computed again in backward instead of kept
             (torchgpipe's modes, arXiv 2004.09910).
         batch_norm: ``"deferred"``: running statistics are updated once per step, with those of all
@@ -106,6 +110,8 @@ def compile(
         ValueError: for a value that is not among the choices, or an unknown device.
         CaptureError: if the model cannot be recorded (at the first call without examples).
         PartitionError: if it cannot be cut as asked.
+        ScheduleError: if there is no such schedule, or it cannot run on so many devices; of one that a
+            function makes, this is known with the first recording.
     """
     from fxpipe.pipeline import Pipeline
 
@@ -123,7 +129,7 @@ def compile(
     resolved = resolve_devices(devices)
     options = Options(
         devices=resolved,
-        chunks=MICRO_BATCHES_PER_RANK * len(resolved) if chunks is None else chunks,
+        chunks=chunks_for(schedule, len(resolved)) if chunks is None else chunks,
         cuts=cuts if cuts is None or isinstance(cuts, PartitionPlan | str) else tuple(cuts),
         split=split,
         dynamic=dynamic,
@@ -140,6 +146,7 @@ def compile(
         max_recordings=max_recordings,
         max_variants=max_variants,
     )
+    check_schedule(options)
     pipe = Pipeline(model, options)
     if example_args is not None or example_kwargs is not None:
         pipe.capture(*(example_args or ()), **(example_kwargs or {}))
@@ -160,6 +167,7 @@ class Line:
     def on(self, options: Options, model: nn.Module) -> Line:
         """The same cut, placed and written as another schedule wants it."""
         schedule = _schedule(self.plan, options)
+        check(schedule, self.stage_graph)
         splits = schedule.splits_backward
         stages = generate(self.capture, self.plan, self.stage_graph, model, split_backward=splits)
         return replace(self, stages=stages, placement=schedule.placement)
@@ -234,11 +242,37 @@ def _plan(captured: Capture, costs: CostProfile, options: Options) -> PartitionP
         if options.cuts.num_stages != options.num_stages:
             raise InfeasiblePlanError(
                 f"the plan given as `cuts` has {options.cuts.num_stages} stages, but "
-                f"{len(options.devices)} devices with stages_per_rank={options.stages_per_rank} "
-                f"run {options.num_stages}"
+                f"{len(options.devices)} devices {_told(options)}run {options.num_stages}"
             )
         return options.cuts
+    if options.may_have_fewer_stages:
+        return partition_for(captured, costs, options.num_stages, len(options.devices))
     return partition(captured, costs, options.num_stages, cuts=options.cuts)
+
+
+def _told(options: Options) -> str:
+    each = options.stages_per_rank
+    return "" if each is None else f"with stages_per_rank={each} "
+
+
+def partition_for(captured: Capture, costs: CostProfile, stages: int, ranks: int) -> PartitionPlan:
+    """The plan with as many stages as a schedule is made for, or with one per rank where there is none.
+
+    Raises:
+        InfeasiblePlanError: if there is none with one per rank either.
+    """
+    try:
+        return partition(captured, costs, stages)
+    except InfeasiblePlanError as error:
+        if stages <= ranks:
+            raise
+        plan = partition(captured, costs, ranks)
+        warnings.warn(
+            f"the schedule is made for {stages} stages on {ranks} ranks, and there is one stage per "
+            f"rank instead, with which it may be worse than '1f1b': {error}",
+            stacklevel=5,
+        )
+        return plan
 
 
 def _finish(
@@ -251,6 +285,7 @@ def _finish(
     _warn_of_divided_hooks(model, captured, plan)
     graph = link(captured, plan)
     schedule = _schedule(plan, options)
+    check(schedule, graph)
     programs = generate(captured, plan, graph, model, split_backward=schedule.splits_backward)
     return Line(captured, costs, plan, graph, programs, schedule.placement)
 

@@ -6,10 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from fxpipe.errors import ScheduleError
 from fxpipe.ir.cost import CostProfile
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.split import Replicate, Split, SplitRule
+from fxpipe.schedules.check import check
+from fxpipe.schedules.forms import FORMS
+from fxpipe.schedules.linear import linear
+from fxpipe.schedules.registry import resolve
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +41,7 @@ class Options:
     cuts: CutsLike = None
     split: Mapping[str, SplitRule] | None = None
     dynamic: Mapping[str, Mapping[int, str]] | None = None
-    stages_per_rank: int = 1
+    stages_per_rank: int | None = None
     schedule: ScheduleLike = "1f1b"
     recompute: str = "never"
     batch_norm: str = "deferred"
@@ -51,7 +56,8 @@ class Options:
 
     def __post_init__(self) -> None:
         _check_count("chunks", self.chunks)
-        _check_count("stages_per_rank", self.stages_per_rank)
+        if self.stages_per_rank is not None:
+            _check_count("stages_per_rank", self.stages_per_rank)
         if self.threads_per_rank is not None:
             _check_count("threads_per_rank", self.threads_per_rank)
         if self.seed is not None and (
@@ -86,8 +92,60 @@ class Options:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the pipeline: ranks times stages per rank."""
-        return len(self.devices) * self.stages_per_rank
+        """Stages asked for, by a number, by cuts, or by the schedule, whichever says it first."""
+        ranks = len(self.devices)
+        if self.stages_per_rank is not None:
+            return ranks * self.stages_per_rank
+        if self.cuts is not None:
+            cuts = self.cuts
+            count = cuts.num_stages if isinstance(cuts, PartitionPlan) else 1 + len(cuts)
+            if count % ranks == 0:
+                return count
+        return stages_for(self.schedule, ranks)
+
+    @property
+    def may_have_fewer_stages(self) -> bool:
+        """Whether nobody has asked for that many stages, and one per rank would do."""
+        told = self.stages_per_rank is not None or self.cuts is not None
+        return not told and not isinstance(self.schedule, Schedule)
+
+
+def stages_for(schedule: ScheduleLike, ranks: int) -> int:
+    """The stages that a schedule has, or is made for."""
+    if isinstance(schedule, Schedule):
+        return schedule.num_stages
+    known = FORMS.get(schedule) if isinstance(schedule, str) else None
+    return ranks * (1 if known is None else known.stages_per_rank)
+
+
+def chunks_for(schedule: ScheduleLike, ranks: int) -> int:
+    """The micro-batches that a schedule has, or four per rank."""
+    has = schedule.num_micro_batches if isinstance(schedule, Schedule) else 0
+    return has or MICRO_BATCHES_PER_RANK * ranks
+
+
+def check_schedule(options: Options) -> None:
+    """Nothing, if there may be a pipeline with this schedule: what is known before the model is.
+
+    Fixed schedules are tried on a chain of stages. Those with a name have the counts that matter; what
+    functions make is not known yet.
+
+    Raises:
+        ScheduleError: if there is no such schedule, it has other counts, or cannot run.
+    """
+    schedule, ranks, stages = options.schedule, len(options.devices), options.num_stages
+    if isinstance(schedule, str):
+        resolve(schedule, stages, ranks, min(options.chunks, ranks))
+    elif isinstance(schedule, Schedule):
+        resolve(schedule, max(stages, ranks), ranks, options.chunks)
+        try:
+            check(schedule, linear(stages))
+        except ScheduleError as error:
+            error.add_note(
+                "(This was checked on a chain of stages, each reading the one before. Where a model has "
+                "branches, a function that returns the schedule is checked on the model's own stages.)"
+            )
+            raise
 
 
 def _check_split(split: object) -> None:

@@ -20,7 +20,7 @@ from fxpipe.executables import Executables
 from fxpipe.execution import StepResult
 from fxpipe.feed import Feed, ReadyMade, WholeBatch
 from fxpipe.optim.by_stage import require_no_closure
-from fxpipe.options import Options
+from fxpipe.options import Options, check_schedule
 from fxpipe.recordings import Recordings
 from fxpipe.running import Seed, run_call, run_differentiable, run_step
 from fxpipe.runtime.backend import Backend
@@ -235,6 +235,7 @@ class Pipeline(Decided):
 
         Raises:
             TypeError: for any other choice, which would need another cut.
+            ScheduleError: if the schedule cannot run on so many devices and stages.
         """
         allowed = {
             "chunks",
@@ -253,6 +254,8 @@ class Pipeline(Decided):
                 "compile the model anew"
             )
         options, line = replace(self._options, **choices), self._recordings.line
+        if line is None:
+            check_schedule(options)
         made = Pipeline(
             self.module, options, None if line is None else line.on(options, self.module)
         )

@@ -83,7 +83,7 @@ Chunks: TypeAlias = Annotated[
     typer.Option(
         "--chunks",
         "-c",
-        help="Micro-batches per batch. [default: four per rank]",
+        help="Micro-batches per batch. [default: four per rank, or as a schedule from a file has]",
         show_default=False,
     ),
 ]

@@ -54,8 +54,20 @@ def make_line(
     costs: CostsName = "measure",
     mode: ModeName = "auto",
     dynamic: Sequence[str] | None = None,
+    may_be: int | None = None,
 ) -> Line:
     """Trace a micro-batch, cost it, cut it, link it.
+
+    Args:
+        example: the model and a batch.
+        stages: how many.
+        chunks: micro-batches of the batch.
+        cuts: where stages start; empty: balanced.
+        load: a file with a plan.
+        costs: how they are found.
+        mode: of the recording.
+        dynamic: dimensions that vary.
+        may_be: how many stages will do where the model cannot be cut into as many as asked for.
 
     Raises:
         FxPipeError: if a step refuses.
@@ -66,7 +78,12 @@ def make_line(
         priced = fxpipe.profile(capture, example.model, args, kwargs)
     else:
         priced = fxpipe.estimate(capture, example.model)
-    plan = _plan(capture, priced, stages, cuts, load)
+    if may_be is not None and not cuts and load is None:
+        from fxpipe.compiler import partition_for
+
+        plan = partition_for(capture, priced, stages, may_be)
+    else:
+        plan = _plan(capture, priced, stages, cuts, load)
     return Line(capture, priced, plan, fxpipe.link(capture, plan))
 
 

@@ -67,10 +67,12 @@ def plan(
     """
     names = device_names(devices)
     example = load_example(model, inputs, high, seed, evaluation)
-    count = chunk_count(chunks, len(names), example.rows())
+    order = read_schedule(schedule)
+    count = chunk_count(chunks, len(names), example.rows(), order)
     made = make_line(
         example,
-        stages=stage_count(stages, len(names)),
+        stages=stage_count(stages, len(names), order, cuts),
+        may_be=len(names) if stages is None else None,
         chunks=count,
         cuts=cuts,
         load=load,
@@ -78,7 +80,6 @@ def plan(
         mode=mode,
         dynamic=dynamic,
     )
-    order = read_schedule(schedule)
     resolved = resolve(order, made.graph.num_stages, len(names), count)
     timeline = predict(made.graph, made.stage_costs(), resolved, Cluster.local(names), count)
     typer.echo(f"{made.capture}\n{made.costs}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fxpipe.options import MICRO_BATCHES_PER_RANK
+from fxpipe.options import ScheduleLike, chunks_for, stages_for
 
 
 def device_names(text: str) -> list[str]:
@@ -24,25 +24,31 @@ def device_names(text: str) -> list[str]:
     return names
 
 
-def stage_count(stages: int | None, ranks: int) -> int:
-    """Stages asked for, or one per rank.
+def stage_count(
+    stages: int | None, ranks: int, schedule: ScheduleLike = "1f1b", cuts: str = ""
+) -> int:
+    """Stages asked for, by number or by cuts; or as many as a schedule has, or is made for.
 
     Raises:
         typer.BadParameter: if a rank would have no stage.
     """
-    count = ranks if stages is None else stages
+    named = sum(1 for name in cuts.split(",") if name.strip())
+    count = 1 + named if named else stages_for(schedule, ranks)
+    count = count if stages is None else stages
     if count < ranks:
         raise typer.BadParameter(f"{count} stages for {ranks} devices: a device would have none")
     return count
 
 
-def chunk_count(chunks: int | None, ranks: int, rows: int | None = None) -> int:
-    """Micro-batches asked for, or four per rank; not more than there are rows.
+def chunk_count(
+    chunks: int | None, ranks: int, rows: int | None = None, schedule: ScheduleLike = "1f1b"
+) -> int:
+    """Micro-batches asked for, or those of a schedule, or four per rank; not more than there are rows.
 
     Raises:
         typer.BadParameter: if it is not positive.
     """
-    count = MICRO_BATCHES_PER_RANK * ranks if chunks is None else chunks
+    count = chunks_for(schedule, ranks) if chunks is None else chunks
     if count < 1:
         raise typer.BadParameter(f"at least one micro-batch is needed, got {count}")
     return count if rows is None else min(count, rows)

@@ -88,11 +88,11 @@ def run(
 
     names = device_names(devices)
     example = load_example(model, inputs, high, seed, evaluation=False)
-    count = chunk_count(chunks, len(names), example.rows())
-    num_stages = stage_count(stages, len(names))
-    if num_stages % len(names):
-        raise typer.BadParameter(f"{num_stages} stages do not divide over {len(names)} devices")
     order = read_schedule(schedule)
+    count = chunk_count(chunks, len(names), example.rows(), order)
+    num_stages = None if stages is None else stage_count(stages, len(names))
+    if num_stages is not None and num_stages % len(names):
+        raise typer.BadParameter(f"{num_stages} stages do not divide over {len(names)} devices")
     saved = from_json(load.read_text(encoding="utf-8"), PartitionPlan) if load is not None else None
     with fxpipe.compile(
         example.model,
@@ -101,7 +101,7 @@ def run(
         example_args=example.args,
         example_kwargs=example.kwargs,
         cuts=saved or split_names(cuts),
-        stages_per_rank=num_stages // len(names),
+        stages_per_rank=None if num_stages is None else num_stages // len(names),
         schedule=order,
         capture=mode,
         dynamic=read_dynamic(dynamic),

@@ -37,6 +37,9 @@ from fxpipe.viz.text import rank_table
 from fxpipe.viz.timeline_svg import timeline_svg
 from fxpipe.viz.units import bytes_text
 
+_KEPT = 1000
+"""Bytes that a stage keeps without a model; what a recomputation starts from counts as nothing."""
+
 EXAMPLES = """\b
 Examples:
 fxpipe simulate --devices 4 --chunks 8
@@ -62,10 +65,12 @@ def simulate(
     chunks: Chunks = None,
     schedule: ScheduleName = "1f1b",
     forward: Annotated[
-        float, typer.Option(help="Seconds of a forward of one stage (without a model).")
+        float,
+        typer.Option(help="Seconds of a forward of one stage; of all of a rank without --stages."),
     ] = 1.0,
     backward: Annotated[
-        float, typer.Option(help="Seconds of a backward of one stage (without a model).")
+        float,
+        typer.Option(help="Seconds of a backward of one stage; of all of a rank without --stages."),
     ] = 2.0,
     latency: Annotated[float, typer.Option(help="Seconds per transfer between ranks.")] = 0.0,
     bandwidth: Annotated[
@@ -95,18 +100,23 @@ def simulate(
     'fxpipe schedule' compares schedules without a model, in units of time, and writes them to files.
     """
     names = device_names(devices)
-    count, order = stage_count(stages, len(names)), read_schedule(schedule)
+    order = read_schedule(schedule)
+    count = stage_count(stages, len(names), order, cuts)
     if model is None:
-        micro_batches = chunk_count(chunks, len(names))
-        cost = StageCost(forward, backward, backward / 2, saved_bytes=1)
+        micro_batches = chunk_count(chunks, len(names), None, order)
+        share = 1.0 if stages is not None else len(names) / count
+        cost = StageCost(
+            forward * share, backward * share, backward * share / 2, _KEPT, input_bytes=1
+        )
         cluster = Cluster(len(names), latency, bandwidth)
         timeline = predict(linear(count), [cost] * count, order, cluster, micro_batches)
     else:
         example = load_example(model, inputs, high, seed, evaluation)
-        micro_batches = chunk_count(chunks, len(names), example.rows())
+        micro_batches = chunk_count(chunks, len(names), example.rows(), order)
         made = make_line(
             example,
             stages=count,
+            may_be=len(names) if stages is None else None,
             chunks=micro_batches,
             cuts=cuts,
             load=load,
@@ -117,14 +127,16 @@ def simulate(
         cluster = Cluster(len(names), latency, bandwidth, speeds=Cluster.local(names).speeds)
         timeline = predict(made.graph, made.stage_costs(), order, cluster, micro_batches)
     print_grid(timeline, common_unit(timeline) if model is None else None)
-    typer.echo(f"\n{rank_table(timeline, _micro_batches if model is None else bytes_text)}\n")
+
+    def micro_batches_text(kept: int) -> str:
+        number = kept * len(names) / (_KEPT * count)
+        return f"{number:.3g} micro-batch" + ("es" if round(number, 2) != 1 else "")
+
+    kept_as = micro_batches_text if model is None else bytes_text
+    typer.echo(f"\n{rank_table(timeline, kept_as)}\n")
     typer.echo(
         f"{title(order, schedule)}, {micro_batches} micro-batches, predicted: {step_line(timeline)}"
     )
     for path, text in ((svg, timeline_svg), (chrome, chrome_trace), (save, to_json)):
         if path is not None:
             write(path, text(timeline))
-
-
-def _micro_batches(count: int) -> str:
-    return f"{count} micro-batch" + ("es" if count != 1 else "")

@@ -108,8 +108,9 @@ def require_no_closure(optimizer: optim.Optimizer) -> None:
     """
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
+        name = type(optimizer).__name__
         raise TypeError(
-            f"optimizer= makes one step with the gradients of this batch, and {type(optimizer).__name__} "
+            f"optimizer= makes one step with the gradients of this batch, and {name} "
             "evaluates the model several times in a step, by a closure: leave optimizer= out, and call "
             "optimizer.step(closure) with a closure that zeroes the gradients, runs pipe.step(...) and "
             "returns its loss"

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import fxpipe
-from fxpipe.errors import ScheduleError
+from fxpipe.errors import (
+    DeadlockError,
+    InfeasiblePlanError,
+    ScheduleError,
+    UnsupportedCountsError,
+)
 from fxpipe.schedules.insert import with_recomputes
 from fxpipe.schedules.registry import SCHEDULES
 
@@ -110,3 +115,75 @@ def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
 
         before = optimizer.step(closure)
         assert closure() < before
+
+
+def test_a_schedule_gets_the_stages_it_is_made_for() -> None:
+    with compiled(model(), schedule="zb-v") as pipe:
+        assert pipe.plan.num_stages == 4
+        assert pipe.schedule.placement.ranks == (0, 1, 1, 0)
+    with compiled(model(), schedule="zb-v", stages_per_rank=1) as pipe:
+        assert pipe.plan.num_stages == 2
+    with compiled(model(), schedule="zb-v", cuts=["1"]) as pipe:
+        assert pipe.plan.num_stages == 2
+    with compiled(model(), cuts=["1", "2", "3"]) as pipe:
+        assert pipe.plan.num_stages == 4
+
+
+def test_a_model_that_cannot_be_cut_so_often_gets_one_stage_per_rank() -> None:
+    module = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    with pytest.warns(UserWarning, match=r"made for 4 stages on 2 ranks.*at most 2 are possible"):
+        pipe = compiled(module, schedule="zb-v")
+    with pipe:
+        assert pipe.plan.num_stages == 2
+        pipe.step(X, loss_fn=squares)
+    with pytest.raises(InfeasiblePlanError):
+        compiled(module, schedule="zb-v", stages_per_rank=2)
+    with pytest.raises(InfeasiblePlanError):
+        fxpipe.compile(nn.Linear(16, 16), ["cpu"] * 2, 2, schedule="zb-v", example_args=(X,))
+
+
+def test_a_fixed_schedule_brings_its_counts() -> None:
+    own = fxpipe.Schedule.from_text("0F0 2F0 0F1 2F1 2B0 0B0 2B1 0B1\n1F0 1F1 1B0 1B1")
+    with fxpipe.compile(model(), ["cpu"] * 2, schedule=own, costs="estimate") as pipe:
+        assert pipe.step(X, loss_fn=squares).loss is not None
+        assert pipe.plan.num_stages == 3
+        assert pipe.schedule.num_micro_batches == 2
+
+
+DEAD = fxpipe.Schedule.from_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"schedule": "typo"}, ScheduleError, "there is no schedule 'typo'"),
+        ({"schedule": DEAD, "chunks": 2}, DeadlockError, "rank"),
+        ({"schedule": DEAD, "chunks": 3}, ScheduleError, "2 micro-batches instead of 3"),
+        ({"schedule": DEAD, "devices": ["cpu"] * 3}, ScheduleError, "2 ranks instead of 3"),
+        ({"schedule": "dualpipe", "devices": ["cpu"] * 3}, UnsupportedCountsError, "even number"),
+        ({"schedule": fxpipe.Schedule(((), ())), "chunks": 2}, ScheduleError, "empty"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_said_before_anything_runs(
+    options: dict[str, object], error: type[Exception], says: str
+) -> None:
+    chosen = {"devices": ["cpu", "cpu"], **options}
+    with pytest.raises(error, match=says):
+        fxpipe.compile(Unused(), **chosen)
+    if "devices" not in options:
+        with fxpipe.compile(Unused(), ["cpu", "cpu"], options.get("chunks", 8)) as pipe:
+            with pytest.raises(error, match=says):
+                pipe.replace(schedule=options["schedule"])
+
+
+class Unused(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError("the model was run")
+
+
+def test_a_functions_schedule_is_checked_on_the_models_own_stages() -> None:
+    with pytest.raises(DeadlockError):
+        compiled(model(), schedule=lambda stages, ranks, micro_batches: DEAD, chunks=2)

@@ -63,3 +63,9 @@ def test_several_stages_per_device(fxpipe: CLI) -> None:
 def test_a_model_without_a_floating_output_is_refused(fxpipe: CLI) -> None:
     result = fxpipe("run", "tests.unit.cli.models:Indices", "-i", "f32[4,8]", code=1)
     assert "ExecutionError: the model has no floating output" in result.output
+
+
+def test_forwards_alone_and_a_folded_schedule(fxpipe: CLI) -> None:
+    words = ("run", MODEL, "--chunks", "4", "--steps", "1", "--schedule")
+    assert "forward, 4 micro-batches, one step" in fxpipe(*words, "forward").output
+    assert "zb-v, 4 micro-batches, one step" in fxpipe(*words, "zb-v").output

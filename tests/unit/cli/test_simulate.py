@@ -67,3 +67,17 @@ def test_without_a_model_torch_is_not_loaded() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_a_schedule_gets_the_stages_it_is_made_for(fxpipe: CLI) -> None:
+    words = ("simulate", "--devices", "4", "--chunks", "16", "--schedule", "v-half")
+    output = fxpipe(*words).output
+    assert "step 50.5 s" in output
+    assert output.count("3 micro-batches\n") == 4  # half of what 1F1B keeps at most, and one
+    assert "step 77 s" in fxpipe(*words, "--stages", "4").output
+
+
+def test_a_recomputation_keeps_little_until_then(fxpipe: CLI) -> None:
+    Path("mine.txt").write_text("0F0 0F1 0R0 0B0 0R1 0B1\n1F0 1B0 1F1 1B1\n")
+    output = fxpipe("simulate", "--schedule", "mine.txt").output
+    assert output.count("1 micro-batch\n") == 2
