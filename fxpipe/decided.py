@@ -75,7 +75,7 @@ class Decided(ModelWrapper):
     def report(self) -> str:
         """Tables: the stages and what they cost, what crosses between them, the predicted step."""
         predicted = self.predict() if self._made.costs is not None else None
-        return report(self._made, predicted, self._options.chunks)
+        return report(self._made, predicted, self._options.chunks, self.schedule)
 
     @property
     def _made(self) -> Line:

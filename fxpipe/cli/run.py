@@ -31,6 +31,7 @@ from fxpipe.cli.show import write
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.serial import from_json
 from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.sums import sums_note
 from fxpipe.simulator.compare import compare
 from fxpipe.viz.chrome import chrome_trace
 from fxpipe.viz.overlay_svg import overlay_svg
@@ -120,8 +121,11 @@ def run(
         measured = min(timelines, key=lambda timeline: timeline.makespan)
         predicted = pipe.predict(count)
         beside = compare(measured, predicted, pipe.stage_graph, pipe.schedule)
+        note = sums_note(pipe.schedule)
     of = f"the fastest of {steps} steps" if steps > 1 else "one step"
     typer.echo(f"\n{title(order, schedule)}, {count} micro-batches, {of}:\n{beside}")
+    if note:
+        typer.echo(f"\n{note}")
     if timeline or out is not None:
         folder = out or Path()
         write(folder / "timeline.svg", overlay_svg(measured, predicted))

@@ -17,6 +17,7 @@ from fxpipe.cli.schedule_search import SEARCH, search
 from fxpipe.cli.show import write
 from fxpipe.ir.serial import to_json
 from fxpipe.ir.torch_order import to_torch_csv
+from fxpipe.schedules.sums import sums_note
 from fxpipe.viz.chrome import chrome_trace
 from fxpipe.viz.timeline_svg import timeline_svg
 
@@ -172,3 +173,5 @@ def _print(chosen: Chosen, colour: bool | None) -> None:
     typer.echo(f"{chosen}; a rank's times per micro-batch: {chosen.cost}\n")
     print_grid(timeline, common_unit(timeline), colour=colour, clock=clock)
     typer.echo(f"\n{figures(timeline, clock)}\n\n{peaks_table(chosen, clock)}")
+    if note := sums_note(chosen.schedule):
+        typer.echo(f"\n{note}")

@@ -187,3 +187,16 @@ class Unused(nn.Linear):
 def test_a_functions_schedule_is_checked_on_the_models_own_stages() -> None:
     with pytest.raises(DeadlockError):
         compiled(model(), schedule=lambda stages, ranks, micro_batches: DEAD, chunks=2)
+
+
+def test_another_order_of_micro_batches_agrees_up_to_rounding() -> None:
+    rows = ["0F0 0F1 0F2 0F3 0B3 0B2 0B1 0B0", "1F0 1F1 1F2 1F3 1B3 1B2 1B1 1B0"]
+    found = []
+    for schedule in ("gpipe", fxpipe.Schedule.from_text("\n".join(rows))):
+        module = model()
+        with compiled(module, schedule=schedule) as pipe:
+            pipe.step(X, loss_fn=squares)
+            assert ("up to rounding, not bit for bit" in pipe.report()) == (schedule != "gpipe")
+        found.append([parameter.grad for parameter in module.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

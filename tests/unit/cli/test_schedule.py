@@ -168,3 +168,10 @@ def test_the_docs_show_what_is_printed(fxpipe: CLI) -> None:
     assert "fxpipe schedule 1f1b --ranks 3 --micro-batches 4\n```\n" in page
     output = fxpipe("schedule", "1f1b", "--ranks", "3", "--micro-batches", "4").output
     assert f"```text\n{output}```\n" in page
+
+
+def test_an_order_that_changes_the_last_bits_says_so(fxpipe: CLI) -> None:
+    Path("mine.txt").write_text("0F0 0F1 0B1 0B0\n")
+    assert "out of ascending order" in fxpipe("schedule", "mine.txt").output
+    assert "two copies of every stage add up" in fxpipe("schedule", "chimera").output
+    assert "rounding" not in fxpipe("schedule", "1f1b").output
