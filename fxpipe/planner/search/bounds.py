@@ -20,11 +20,14 @@ def lower_bound(problem: Problem, *, split: bool = True, recompute: bool = False
     - head + memory: every activation is kept while its micro-batch goes to the end and comes back. The
       bytes × seconds of all of them have to fit under the rank's limit.
 
+    Where ranks slow each other down, all work takes at least as long as the number of ranks takes for it
+    that is fastest together.
+
     With p equal ranks of v >= 2 stages in a loop or a V, enough memory and free links, that is
     ``m (F + I + W) + (p - 1) F / v``.
 
     Args:
-        problem: stages, ranks (taken to run at full speed), links and limits.
+        problem: stages, ranks, links and limits.
         split: whether backwards may be split.
         recompute: whether other stages than the problem's own may be recomputed as well.
     """
@@ -43,7 +46,18 @@ def lower_bound(problem: Problem, *, split: bool = True, recompute: bool = False
         ]
         if parts:
             bounds.append(_of_rank(parts, problem.limits[rank], split, recompute))
-    return max(bounds)
+    if set(problem.cluster.speeds) == {1.0}:
+        return max(bounds)
+    return max(max(bounds) / max(problem.cluster.speeds), _shared(problem))
+
+
+def _shared(problem: Problem) -> float:
+    """Seconds that all the work takes, if as many ranks as are fastest together share it."""
+    costs, cluster = problem.cut.costs, problem.cluster
+    work = sum(cost.forward + cost.backward for cost in costs)
+    work += sum(costs[stage].seconds(Kind.RECOMPUTE) for stage in problem.recomputed)
+    fastest = max(busy * cluster.speed(busy) for busy in range(1, len(problem.ranks) + 1))
+    return problem.micro_batches * work / fastest
 
 
 class _Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from fxpipe.ir.action import Kind
@@ -10,14 +11,20 @@ from fxpipe.planner.search.space import Candidate
 _CLOSE = 1e-12
 
 
-def joined(candidate: Candidate) -> Candidate:
+def joined(candidate: Candidate, is_late: Callable[[], bool] = lambda: False) -> Candidate:
     """The candidate with full backwards in every stage where that makes the step no longer.
 
     A backward in two halves costs more than the whole on most machines, and nothing here knows how much.
     Halves that follow one another at once become one action, of all micro-batches of a stage or none.
+
+    Args:
+        candidate: the order.
+        is_late: whether the other stages are to be left as they are.
     """
     problem, name = candidate.problem, f"{candidate.name}, joined"
     for stage in range(problem.cut.num_stages):
+        if is_late():
+            break
         orders = [_joined(candidate, row, stage) for row in candidate.orders]
         if orders == candidate.orders:
             continue

@@ -22,7 +22,10 @@ _PLACEABLE: Final = ("1f1b", "eager-1f1b", "zb-h1", "zb-h2", "gpipe")
 
 
 def named(space: Space, cut: Cut) -> Iterator[Candidate]:
-    """Every schedule with a name that a cut can have, fused cells opened."""
+    """Every schedule with a name that a cut can have, fused cells opened; then the greedy one.
+
+    That one has no name that a schedule could be asked for by: it is made for costs and limits.
+    """
     for name, generator in SCHEDULES.items():
         try:
             schedule = generator(cut.num_stages, space.ranks, space.micro_batches)
@@ -36,7 +39,7 @@ def named(space: Space, cut: Cut) -> Iterator[Candidate]:
             schedule = zb_auto(cut.costs, space.micro_batches, hop=hop, limits=limits)
         except ScheduleError:  # too little memory for it
             return
-        yield _candidate(space, cut, schedule, "zb-auto")
+        yield replace(_candidate(space, cut, schedule, "zb-auto"), named=False)
 
 
 def placed(space: Space, cut: Cut, placement: Placement) -> Iterator[Candidate]:

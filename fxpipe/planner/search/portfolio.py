@@ -12,10 +12,11 @@ from typing import Final, TypeAlias
 from fxpipe.analysis.progress import Step
 from fxpipe.planner.search.bounds import lower_bound
 from fxpipe.planner.search.climb import Climb
-from fxpipe.planner.search.ideas import Idea, ideas
+from fxpipe.planner.search.frugal import excess, in_turn, most_frugal
+from fxpipe.planner.search.ideas import Idea, ideas, work
 from fxpipe.planner.search.joining import joined
 from fxpipe.planner.search.named import named, placed, recomputing
-from fxpipe.planner.search.problem import Problem
+from fxpipe.planner.search.problem import Cut, Problem
 from fxpipe.planner.search.space import Candidate, Space
 
 _Turn: TypeAlias = tuple[Problem, Idea]
@@ -27,6 +28,12 @@ _REHEARSING: Final = 0.5
 _EXPLORING: Final = 0.7
 """Shares of the time after which schedules with names are no longer varied, and ideas no longer
 rehearsed or carried out."""
+_LARGE: Final = 2048
+"""Stages × micro-batches of a cut beyond which schedules with names have to be in time, too."""
+_POOR: Final = 2.0
+_PATIENCE: Final = 3.0
+"""By how much the best may be longer than its busiest rank's work, and else how many times the time
+there is for schedules with names."""
 _CARRIED_OUT: Final = 12
 """How many of the rehearsed ideas are carried out."""
 _STARTS: Final = 4
@@ -38,6 +45,7 @@ class Portfolio:
 
     Attributes:
         best: the best that keeps to the limits; None if there is none.
+        least: what leaves most room under the limits, if there are limits.
         bound: seconds that no candidate on the cuts and placements that were looked at undercuts.
     """
 
@@ -49,7 +57,9 @@ class Portfolio:
         self._random = random
         self._of: dict[tuple[str, Problem], Candidate] = {}
         self._bounds: dict[Problem, float] = {}
+        self._looked_at: list[Cut] = []
         self.best: Candidate | None = None
+        self.least: Candidate | None = None
         self.bound = math.inf
 
     @property
@@ -58,15 +68,22 @@ class Portfolio:
         return sorted(self._of.values(), key=_standing)
 
     def search(self, step: Step) -> None:
-        """Everything there is time for; the schedules with names in any case."""
+        """Everything there is time for, the schedules with names in any case unless steps are large.
+
+        Nothing where no order keeps to the limits.
+        """
         space = self._space
+        if not self._may_fit():
+            return
         for cut in space.cuts:
-            for candidate in named(space, cut):
-                self._add(candidate)
-                step()
+            if self._looked_at and self._ends_names(cut):
+                break
+            self._looked_at.append(cut)
+            self._name(cut, step)
         self._recompute(step)
         self._place(step)
-        wished = [one for one in space.problems() if not one.placement.replicas]
+        problems = space.problems(self._looked_at)
+        wished = [one for one in problems if not one.placement.replicas]
         again = list(self._recomputing(wished))
         known = [candidate.problem for candidate in self._of.values()]
         for problem in dict.fromkeys([*wished, *again, *known]):
@@ -79,9 +96,39 @@ class Portfolio:
         self._explore(wished, again, step)
         self._improve(step)
 
+    def _may_fit(self) -> bool:
+        """Whether anything can keep to the limits; if they are finite, something that does is found."""
+        if any(map(math.isfinite, self._space.limits)):
+            self.least = most_frugal(self._space)
+        if self.least is None:
+            return True
+        first = in_turn(self._space, self.least) if excess(self.least)[0] <= 0 else None
+        if first is not None:
+            self._add(first)
+        return first is not None
+
+    def _name(self, cut: Cut, step: Step) -> None:
+        """Schedules with names on a cut."""
+        for candidate in named(self._space, cut):
+            self._add(candidate)
+            step()
+            if self._ends_names(cut):
+                return
+
+    def _ends_names(self, cut: Cut) -> bool:
+        """Whether no more schedules with names are tried: the cut is large, and time is over.
+
+        Later where what there is takes much longer than the work: it is hardly worth showing.
+        """
+        best, count = self.best, self._space.micro_batches
+        if best is None or cut.num_stages * count <= _LARGE:
+            return False
+        is_poor = best.score.makespan > _POOR * count * work(best.problem)
+        return self._late(_PATIENCE if is_poor else 1.0)
+
     def _place(self, step: Step) -> None:
         """Schedules with names on other placements than their own."""
-        for cut in self._space.cuts:
+        for cut in self._looked_at:
             for placement in self._space.placements_of(cut):
                 source = placed(self._space, cut, placement)
                 while not self._late(_NAMED) and (candidate := next(source, None)) is not None:
@@ -180,7 +227,7 @@ class Portfolio:
                 share = _EXPLORING + (1.0 - _EXPLORING) * (at + 1) / len(chosen)
                 self._climb(start, share, step)
         if self.best is not None:
-            self._add(joined(self.best))
+            self._add(joined(self.best, lambda: self._late(1.0)))
 
     def _climb(self, start: Candidate, share: float, step: Step) -> None:
         climb = Climb(start.problem, start.orders, self._random, self._steps)

@@ -13,6 +13,7 @@ from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.planner.search.cuts import Costs, Graphs, cuts_of
+from fxpipe.planner.search.frugal import excess
 from fxpipe.planner.search.portfolio import Portfolio
 from fxpipe.planner.search.problem import Problem
 from fxpipe.planner.search.result import SearchResult, Tried
@@ -47,8 +48,8 @@ def search_schedule(
     A portfolio: every schedule with a name, on every cut and placement; where it keeps too much, with
     stages recomputed; V-patterns of all slopes (Qi et al., arXiv 2405.15362); orders that repeat, where
     memory is limited; list scheduling by several rules; then local search from the best of these. The
-    result is at least as good as the best schedule with a name that keeps to the limit. The search ends
-    when it meets the lower bound.
+    result is at least as good as the best schedule with a name that was tried and keeps to the limit.
+    The search ends when it meets the lower bound, and at once where no order keeps to the limit.
 
     Args:
         costs: per stage of one cut, for one micro-batch: finer cuts are estimated by dividing every
@@ -69,15 +70,17 @@ def search_schedule(
             (``StageCost.input_bytes`` below ``saved_bytes``).
         replicas: whether schedules may hold two copies of every stage: more weights, and sums in
             another order. The second copy's parameters and gradients count against the limit.
-        seconds: when to stop. Every schedule with a name is tried in any case.
+        seconds: when to stop; what has been begun is finished. Every schedule with a name is tried in
+            any case, unless a cut's stages × micro-batches are more than 2048; then they may take three
+            times as long at most, if all that fits so far is poor.
         steps: moves of the local search from each of its starts. If time does not run out, the same
             arguments give the same result.
         seed: of the local search.
         progress: whether to show a bar, on a terminal.
 
     Raises:
-        ScheduleError: if counts, costs and graph do not belong together, or if no schedule keeps to the
-            limit; the message says how much the most frugal one keeps.
+        ScheduleError: if counts, costs and graph do not belong together, if a limit is negative, or if
+            no schedule keeps to the limit; the message says how much the most frugal one keeps.
     """
     require_counts(max(1, ranks), ranks, micro_batches)
     cuts = cuts_of(costs, graph, ranks, stages_per_rank)
@@ -97,7 +100,8 @@ def search_schedule(
         portfolio.search(step)
     best = portfolio.best
     if best is None:
-        raise ScheduleError(_too_much(portfolio.found, cuts.unit))
+        found = portfolio.found if portfolio.least is None else [portfolio.least]
+        raise ScheduleError(_too_much(space, found, cuts.unit))
     return _result(best, portfolio, space, cuts.unit)
 
 
@@ -108,17 +112,27 @@ def _limits(given: int | Sequence[int] | None, ranks: int, unit: int) -> tuple[f
     limits = [given] * ranks if isinstance(given, int) else list(given)
     if len(limits) != ranks:
         raise ScheduleError(f"memory limits of {len(limits)} ranks for {ranks}")
+    if min(limits) < 0:
+        raise ScheduleError(f"a memory limit cannot be negative, got {given}")
     return tuple(float(limit * unit) for limit in limits)
 
 
-def _too_much(found: Sequence[Candidate], unit: int) -> str:
+def _too_much(space: Space, found: Sequence[Candidate], unit: int) -> str:
     """Why there is no schedule."""
-    least = min(found, key=lambda one: max(one.score.peaks))
-    stages = least.problem.cut.num_stages
+    least = min(found, key=excess)
+    _, rank = excess(least)
+    cut, limit = least.problem.cut, least.problem.limits[rank]
+    saving = space.saves(range(cut.num_stages), cut)
+    advice = "allow more"
+    if space.recompute and len(saving) < cut.num_stages:
+        advice += (
+            ", or give costs with an `input_bytes` below `saved_bytes`, so that recomputation saves "
+            "memory"
+        )
     return (
-        f"no schedule keeps to the limit: the most frugal one, {least.name!r} with {stages} stages, "
-        f"keeps {max(least.score.peaks) / unit:g} bytes on its fullest rank; allow more, or give "
-        "costs with an `input_bytes` below `saved_bytes`, so that recomputation saves memory"
+        f"no schedule keeps to the limit: the most frugal one, {least.name!r} with {cut.num_stages} "
+        f"stages{' recomputed' if saving else ''}, keeps {least.score.peaks[rank] / unit:g} bytes on "
+        f"rank {rank}, which may keep {limit / unit:g}; {advice}"
     )
 
 

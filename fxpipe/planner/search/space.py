@@ -104,9 +104,9 @@ class Space:
         """The problem with fewer micro-batches."""
         return self.problem(problem.cut, problem.placement, problem.recomputed, micro_batches)
 
-    def problems(self) -> Iterator[Problem]:
-        """Every cut on the ranks in every way that is wished for, nothing recomputed."""
-        for cut in self.cuts:
+    def problems(self, cuts: Sequence[Cut] | None = None) -> Iterator[Problem]:
+        """Cuts (all if None) on the ranks in every way that is wished for, nothing recomputed."""
+        for cut in self.cuts if cuts is None else cuts:
             for placement in self.placements_of(cut):
                 yield self.problem(cut, placement)
 

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 
+from fxpipe.ir.cluster import Cluster
+from fxpipe.ir.cost import StageCost
+from fxpipe.ir.plan import Placement
 from fxpipe.planner.search.bounds import lower_bound
 from fxpipe.planner.search.listing import Rules, list_schedule
-from fxpipe.planner.search.problem import Problem
+from fxpipe.planner.search.problem import Cut, Problem
+from fxpipe.schedules.linear import linear
 from tests.unit.planner.search.problems import equal, problems
 
 
@@ -44,3 +50,14 @@ def test_no_list_is_shorter(problem: Problem) -> None:
         assert orders is not None
         score = problem.score(orders)
         assert score.makespan >= lower_bound(problem, split=split) - 1e-9
+
+
+@pytest.mark.parametrize(("speeds", "bound"), [((1.0, 0.5), 36.0), ((1.0, 0.6, 0.3), 30.0)])
+def test_ranks_that_slow_each_other_down_share_the_work(
+    speeds: tuple[float, ...], bound: float
+) -> None:
+    """Two ranks of 6 micro-batches, 3 s each: 36 s of work, and as many at once as are fastest."""
+    cut = Cut((StageCost(1.0, 2.0, 1.0),) * 2, linear(2))
+    cluster = Cluster(2, speeds=speeds)
+    problem = Problem(cut, Placement.loop(2), 6, cluster, (math.inf,) * 2)
+    assert lower_bound(problem) == pytest.approx(bound)

@@ -28,3 +28,8 @@ def test_halves_that_nobody_waits_between_become_whole() -> None:
 def test_nothing_to_join_is_the_same() -> None:
     candidate = _candidate(equal(3), "1f1b")
     assert joined(candidate) is candidate
+
+
+def test_what_is_late_stays_as_it_is() -> None:
+    candidate = _candidate(equal(2, m=3), "zb-h1")
+    assert joined(candidate, lambda: True) is candidate

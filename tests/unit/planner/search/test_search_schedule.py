@@ -166,3 +166,44 @@ def test_a_step_of_nothing() -> None:
     found = _search([StageCost(0.0, 0.0)] * 2, None, ranks=2, micro_batches=2)
     assert (found.makespan, found.gap) == (0.0, 0.0)
     assert not math.isnan(found.gap)
+
+
+UNEVEN = [
+    StageCost(f, 2 * f, f * 0.8, saved_bytes=int(100 * f), input_bytes=10)
+    for f in (1, 3, 0.5, 2, 1, 1.5, 0.2, 1)
+]
+
+
+def test_the_most_frugal_order_is_found_and_named() -> None:
+    """While the second stage has its backward, later ones of its rank are done: 300 bytes are enough."""
+    options = {"ranks": 4, "micro_batches": 3, "stages_per_rank": (2,), "steps": 1}
+    assert max(_search(UNEVEN, 300, **options).peaks) == 300
+    with pytest.raises(ScheduleError, match=r"recomputed, keeps 300 bytes on .*; allow more$"):
+        _search(UNEVEN, 299, **options)
+
+
+def test_what_one_micro_batch_keeps_is_enough() -> None:
+    options = {"ranks": 2, "micro_batches": 4, "steps": 1, "recompute": False}
+    assert _search([UNIT] * 2, 1, **options).peaks == (1.0, 1.0)
+    with pytest.raises(
+        ScheduleError, match=r"keeps 1 bytes on rank [01], which may keep 0; allow more$"
+    ):
+        _search([UNIT] * 2, 0, **options)
+    with pytest.raises(ScheduleError, match="keeps 1 bytes on rank 1, which may keep 0"):
+        _search([UNIT] * 2, [1, 0], **options)
+    with pytest.raises(ScheduleError, match="a memory limit cannot be negative, got -1"):
+        _search([UNIT] * 2, -1, **options)
+
+
+def test_large_steps_keep_to_the_time() -> None:
+    """Of a step this large, schedules with names have to be in time, too: of the first cut, one is."""
+    found = _search([UNIT] * 4, 4, ranks=4, micro_batches=600, seconds=0.0)
+    assert {one.stages for one in found.tried if one.named} == {4}
+    assert len(found.tried) <= 3
+
+
+def test_the_bound_knows_that_ranks_slow_each_other_down() -> None:
+    cluster = Cluster(4, speeds=(1.0, 1.0, 0.66, 0.5))
+    found = _search([UNIT] * 4, 3, ranks=4, micro_batches=4, cluster=cluster, steps=1, seconds=0.0)
+    assert found.bound >= 24.0
+    assert found.gap < 0.1
