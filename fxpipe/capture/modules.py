@@ -81,6 +81,8 @@ class Modules:
         self._recorder.interrupts.check()
         if torch._C._are_functorch_transforms_active():
             raise self._recorder.transformed(module.forward)
+        if self._script.frames:
+            self._recorder.check_settings()
         self._refuse_cached_weights()
         self._refuse_backward_hooks(module, path)
         via = _as_called(module, via)
@@ -144,7 +146,6 @@ class Modules:
     ) -> Any:
         path, call, via = place
         self._check_random()
-        self._refuse_swapped(module)
         given = tuple(self._values.argument(value, path) for value in args)
         named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
         sized = self._values.is_sized_by_data(_shaping(module, args, kwargs))
@@ -180,10 +181,14 @@ class Modules:
             self._handed.append((path, self._script.sources.here(), objects))
         return result
 
-    def _refuse_swapped(self, module: nn.Module) -> None:
-        """Keep a module whole that calls another one with parameters of its making: no node shows it."""
-        known = self._script.tensor_names
-        if self._script.frames and any(id(each) not in known for each in module.parameters()):
+    def swapped(self, module: nn.Module) -> None:
+        """``functional_call``: a module is called with other tensors in place of its own.
+
+        Raises:
+            KeepWholeError: if it is part of the model: no node would show them, as the nodes name the
+                module, or its own tensors.
+        """
+        if any(id(inner) in self._paths for inner in module.modules()):
             raise self._recorder.keep_whole(
                 "it calls a module with other parameters than the module's own",
                 functional_call,

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.amp.autocast_mode import autocast
 from torch.autograd.function import _SingleLevelFunction
+from torch.nn.utils import stateless
 from torch.utils import checkpoint as checkpoint_module
 
 from fxpipe import ops
@@ -39,6 +40,7 @@ _autocast_exit = autocast.__exit__
 _checkpoint_generator = checkpoint_module._checkpoint_without_reentrant_generator
 _script_function = torch.jit.ScriptFunction.__call__
 _inference_enter = torch.inference_mode.__enter__
+_functional_call = stateless._functional_call
 _backward = torch.autograd.backward
 _manual_seed, _seed = torch.manual_seed, torch.seed
 
@@ -112,6 +114,7 @@ def _install() -> None:
     _replace(checkpoint_module, "_checkpoint_without_reentrant_generator", _no_checkpoint)
     _replace(_SingleLevelFunction, "apply", classmethod(_apply))
     _replace(torch.jit.ScriptFunction, "__call__", _script_call)
+    _replace(stateless, "_functional_call", _call_swapped)
     _replace(torch.autograd, "backward", _accumulate)
     _replace(torch, "manual_seed", _set_seed)
     _replace(torch, "seed", _draw_seed)
@@ -246,6 +249,13 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
         return _script_function(function, *args, **kwargs)
 
     return recorder.opaque(ops.call, function, run, args, kwargs)
+
+
+def _call_swapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    recorder = active()
+    if recorder is not None:
+        recorder.modules.swapped(module)
+    return _functional_call(module, *args, **kwargs)
 
 
 def _accumulate(*args: Any, **kwargs: Any) -> None:

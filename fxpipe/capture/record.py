@@ -206,6 +206,8 @@ def _run(
         if recorder.failure is not None:  # something in between made another error of it
             raise recorder.failure from None
         raise
+    finally:
+        recorder.settings.put_back()
     if recorder.failure is not None:  # the user's code caught it
         raise recorder.failure
     recorder.modules.settle()

@@ -22,6 +22,7 @@ from fxpipe.capture.naming import tensor_names
 from fxpipe.capture.parts import taken_apart
 from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
+from fxpipe.capture.settings import Settings, context_around
 from fxpipe.capture.shadows import Shadows
 from fxpipe.capture.spans import changed_argument, mutable_arguments
 from fxpipe.capture.values import Dependence, Values
@@ -40,6 +41,7 @@ class Recorder(TorchFunctionMode):
         watch: the dispatch mode that measures effects; active while recording.
         modules: the module calls.
         regions: the autocast and grad-mode regions.
+        settings: of torch, when the run began.
         interrupts: asked at every call that the model makes.
     """
 
@@ -56,6 +58,7 @@ class Recorder(TorchFunctionMode):
         self.watch = Watch(self._unseen, (originals or Originals(model)).about_to_write)
         self.modules = Modules(self)
         self.regions = Regions(self.script)
+        self.settings = Settings()
         self.failure: FallbackError | None = None
         self.interrupts = Interrupts()
         self._deciding = Deciding(self)
@@ -120,6 +123,24 @@ class Recorder(TorchFunctionMode):
         reason = "it accumulates gradients, which no graph node shows"
         return self.keep_whole(reason, func, remedy=remedies.GRADIENTS)
 
+    def check_settings(self) -> None:
+        """See that torch computes by the settings that the run began with.
+
+        Raises:
+            KeepWholeError: if not: the module in progress has set others, and sets them again if it
+                is called as it is.
+        """
+        changed = self.settings.changed()
+        if changed is not None:
+            self.failure = KeepWholeError(
+                f"it computes under other settings of torch, which no graph node shows: {changed}",
+                self.script.frame.path,
+                self.script.sources.here(),
+                context_around(self.script.sources),
+                remedy=remedies.SETTINGS,
+            )
+            raise self.failure
+
     # -- functions ---------------------------------------------------------------------------------
 
     def __torch_function__(
@@ -168,6 +189,7 @@ class Recorder(TorchFunctionMode):
     def _call(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
     ) -> Any:
+        self.check_settings()
         sized = self._deciding.sized(func, args, kwargs, on)
         form = functions.as_node(func, args, kwargs)
         prepared = self.arguments(form) if functions.may_write(func, kwargs) else None
@@ -272,6 +294,7 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         sized: bool,
     ) -> Any:
+        self.check_settings()
         on = self.values.dependence((args, kwargs))
         given = tuple(self.values.argument(value) for value in args)
         named = {name: self.values.argument(value) for name, value in kwargs.items()}

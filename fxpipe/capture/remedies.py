@@ -65,6 +65,7 @@ SWAPPED: Final = (
 MODES: Final = (
     "set the modes before the call, or by a train() of the model's own that leaves them as they are"
 )
+SETTINGS: Final = "set this before the model is called, or in a smaller submodule"
 FROZEN: Final = "set requires_grad before the call (or detach() and torch.no_grad() in it)"
 BACKWARD_HOOKS: Final = "set the hooks on modules further inside, or on tensors"
 ROWS: Final = (

@@ -245,3 +245,26 @@ def test_a_module_that_swaps_parameters_stays_whole(mode: str) -> None:
 def test_swapped_parameters_in_the_model_itself_are_refused() -> None:
     with pytest.raises(CaptureError, match=r"other parameters(.|\n)*functional_call"):
         trace(Hyper(), (X,), batch_dims=[None])
+
+
+class Teacher(nn.Module):
+    """A net, and the same net with other parameters of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.slow = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            slow = torch.func.functional_call(self.net, dict(self.slow.named_parameters()), (x,))
+        return self.net(x) - slow
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_parameters_swapped_for_others_of_the_model_keep_a_module_whole(mode: str) -> None:
+    model = small.Chain(small.Mlp(), Teacher(), small.Mlp())
+    capture = trace(model, (X,), mode=mode, verify=False)
+    assert [leaf.path for leaf in capture.leaves] == ["parts.1"]
+    assert_agrees(capture, model, (X,))
+    with pytest.raises(CaptureError, match=r"other parameters(.|\n)*functional_call"):
+        trace(Teacher(), (X,), verify=False)
