@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
 from torch.utils._pytree import tree_leaves
 
+from fxpipe.analysis.grad_mode import followed
 from fxpipe.analysis.meter import ACCELERATOR, CPU_CORE, Device, NominalClock
 from fxpipe.analysis.metered_run import MeteredRun
-from fxpipe.analysis.observe import Sample, observe, observe_both
+from fxpipe.analysis.observe import observe_both
 from fxpipe.analysis.profile import cost_profile
 from fxpipe.analysis.stand_in import empty, stand_in
 from fxpipe.analysis.undisturbed import undisturbed
 from fxpipe.fake_model import FakeModel
-from fxpipe.ir.spec import is_differentiable, spec_bytes, tensor_specs
+from fxpipe.ir.spec import spec_bytes, tensor_specs
 from fxpipe.uncompiled import uncompiled
 
 if TYPE_CHECKING:
@@ -46,30 +42,24 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
             on a CPU, else `ACCELERATOR`. To a plan only the ratios of its rates matter.
     """
     nominal = device or (CPU_CORE if _place(model) == "cpu" else ACCELERATOR)
-    trains = any(is_differentiable(node.meta.get("spec")) for node in capture.body)
+    trains = followed(capture)
     guessed: dict[str, str] = {}
-
-    def counted(look: Callable[..., _Found]) -> _Found:
-        clock = NominalClock(nominal)
-        with FakeModel(model) as fakes, fakes.mode, clock:
-            inputs = _fake_inputs(capture, _place(model))
-            return look(capture, model, _FakeRun(capture, model, clock, guessed), inputs)
-
+    clock = NominalClock(nominal)
     with (
         uncompiled(),
         undisturbed(model, capture.training, capture.changed_state),
         torch.set_grad_enabled(trains),
+        FakeModel(model) as fakes,
+        fakes.mode,
+        clock,
     ):
-        try:
-            full, without_weights = counted(observe_both)
-            inputs_only = [without_weights] if trains else []
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            # A backward through shapes that depend on data.
-            guessed[_ALL_BACKWARDS] = str(error)
-            with torch.no_grad():
-                full = counted(observe)
-            full.backward = {name: 2 * seconds for name, seconds in full.forward.items()}
-            inputs_only = []
+        inputs = _fake_inputs(capture, _place(model))
+        run = _FakeRun(capture, model, clock, guessed)
+        full, without_weights = observe_both(capture, model, run, inputs)
+    inputs_only = [without_weights] if trains and not full.failure else []
+    if full.failure:  # shapes that depend on data, sparse tensors, a graph that forward has used up
+        guessed[_ALL_BACKWARDS] = full.failure
+        full.backward = {name: 2 * seconds for name, seconds in full.forward.items()}
     # What only takes numbers out of tensors costs next to nothing, whatever the guess.
     guessed = {
         name: why
@@ -88,7 +78,6 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
     )
 
 
-_Found = TypeVar("_Found", Sample, tuple[Sample, Sample])
 _ALL_BACKWARDS: Final = "backward of all nodes"
 
 

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Sample:
-    """What one run cost: node → seconds, operations, bytes."""
+    """What one run cost: node → seconds, operations, bytes.
+
+    `failure` says why there was no backward although autograd followed; `backward` is then empty.
+    """
 
     forward: dict[str, float] = field(default_factory=dict)
     backward: dict[str, float] = field(default_factory=dict)
     flops: dict[str, int] = field(default_factory=dict)
     saved: dict[str, int] = field(default_factory=dict)
+    failure: str = ""
 
 
 def observe(
@@ -40,6 +44,9 @@ def observe(
     count_saved: bool = False,
 ) -> Sample:
     """Run forward, then backward if any output is differentiable; no ``.grad`` is touched.
+
+    A backward that fails, as that of a model whose forward has used up its own graph (forces, by
+    ``torch.autograd.grad``), costs nothing: the sample says why.
 
     Args:
         capture: what `run` runs.
@@ -62,7 +69,8 @@ def observe_both(
     For meters that only add up work: the second backward of a wall clock would run on warm memory.
     """
     made = _Forward(capture, model, run, inputs, count_saved=True)
-    return made.backward(weights=True, keep=True), made.backward(weights=False, keep=False)
+    full = made.backward(weights=True, keep=True)
+    return full, full if full.failure else made.backward(weights=False, keep=False)
 
 
 class _Forward:
@@ -92,7 +100,11 @@ class _Forward:
         ends: list[torch.Tensor | GradientEdge] = [*parameters, *self._inputs]
         if not weights:
             ends += run.entries
-        gradients = _backward(run, outputs, ends, sample.backward, keep)
+        try:
+            gradients = _backward(run, outputs, ends, sample.backward, keep)
+        except Exception as error:  # whatever a backward of the user's raises; told by the caller
+            sample.failure = f"{type(error).__name__}: {error}".splitlines()[0]
+            return sample
         if weights:
             made = dict(zip(map(id, parameters), gradients, strict=False))
             _accumulate(self._capture, self._model, made, run.meter, sample.backward)

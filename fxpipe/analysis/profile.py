@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from fxpipe.analysis.grad_mode import followed
 from fxpipe.analysis.inputs import placeholder_values, rows
 from fxpipe.analysis.meter import WallClock
 from fxpipe.analysis.metered_run import MeteredRun
@@ -17,7 +19,7 @@ from fxpipe.analysis.progress import progress as progress_bar
 from fxpipe.analysis.sharing import parameter_bytes
 from fxpipe.analysis.undisturbed import devices_of, undisturbed
 from fxpipe.ir.cost import CostProfile, NodeCost
-from fxpipe.ir.spec import is_differentiable, spec_bytes
+from fxpipe.ir.spec import spec_bytes
 
 if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture
@@ -42,7 +44,8 @@ def profile(
     (unique storages; parameters, buffers and model inputs left out). Then follow rounds with the
     parameters' gradients, and rounds without: the difference is `NodeCost.weight`. Each figure is the
     median over the rounds. Nothing of the model changes: buffers, random generators, ``.grad``,
-    training flags. Where no output is differentiable only the forward is measured.
+    training flags; every round finds them as they were. Where no output is differentiable, and where
+    the backward fails (with a warning), only the forward is measured.
 
     Args:
         capture: what to measure.
@@ -56,32 +59,46 @@ def profile(
         CaptureError: if the inputs do not match the capture.
     """
     values = placeholder_values(capture, args, kwargs or {})
-    trains = any(is_differentiable(node.meta.get("spec")) for node in capture.body)
+    trains = followed(capture)
     clock = WallClock(devices_of(model, *values))
 
     def once(**options: bool) -> Sample:
         inputs = [_fresh(value) for value in values]
-        return observe(capture, model, MeteredRun(capture, model, clock), inputs, **options)
+        run = MeteredRun(capture, model, clock)
+        with (
+            undisturbed(model, capture.training, capture.changed_state),
+            torch.set_grad_enabled(trains),
+        ):
+            return observe(capture, model, run, inputs, **options)
 
-    with (
-        undisturbed(model, capture.training, capture.changed_state),
-        torch.set_grad_enabled(trains),
-    ):
-        with progress_bar("measuring the model", progress) as step:
-            saved = once(count_saved=True).saved
-            step()
-            begun = time.perf_counter()
-            samples, inputs_only = [once()], []
-            rounds = repeats or _affordable(time.perf_counter() - begun)
-            for index in range(rounds):
-                step(total=rounds + 1)
-                if trains and index % 2 == 0:
-                    inputs_only.append(once(weights=False))
-                if index > 0:
-                    samples.append(once())
+    with progress_bar("measuring the model", progress) as step:
+        saved = once(count_saved=True).saved
+        step()
+        begun = time.perf_counter()
+        samples, inputs_only = [once()], []
+        rounds = repeats or _affordable(time.perf_counter() - begun)
+        for index in range(rounds):
+            step(total=rounds + 1)
+            if trains and index % 2 == 0:
+                inputs_only.append(once(weights=False))
+            if index > 0:
+                samples.append(once())
+    _warn_of_failures([*samples, *inputs_only])
     return cost_profile(
         capture, model, "measure", rows(capture, values), samples, inputs_only, saved
     )
+
+
+def _warn_of_failures(samples: Sequence[Sample]) -> None:
+    """Say that backwards failed, and count none then: half of them would count as a saving."""
+    failure = next((sample.failure for sample in samples if sample.failure), "")
+    if failure:
+        for sample in samples:
+            sample.backward = {}
+        warnings.warn(
+            f"the costs are those of the forward alone, as the backward fails ({failure})",
+            stacklevel=3,
+        )
 
 
 def _affordable(seconds: float) -> int:

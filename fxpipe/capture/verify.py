@@ -144,7 +144,7 @@ def _gradients(
     ramps = [_ramp(root) for root in roots]
     try:
         found = torch.autograd.grad(roots, list(sources.values()), ramps, allow_unused=True)
-    except RuntimeError as error:  # a model for inference may have no backward: nor has its graph
+    except Exception as error:  # a model for inference may have no backward: nor has its graph
         return {f"backward that fails: {type(error).__name__}": None}
     return dict(zip(sources, found, strict=True))
 

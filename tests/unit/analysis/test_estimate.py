@@ -12,6 +12,8 @@ from fxpipe.analysis.meter import ACCELERATOR, Device
 from fxpipe.analysis.profile import profile
 from fxpipe.capture.trace import trace
 from tests.builders import build_capture
+from tests.unit.analysis.test_grad_mode import Clips
+from tests.unit.analysis.test_profile import Forces
 
 ARITHMETIC = Device(flops_per_second=1.0, bytes_per_second=1e30, start=0.0)
 
@@ -162,3 +164,45 @@ def test_a_model_that_was_counted_can_be_dropped() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+class SparseWeights(nn.Module):
+    """Its parameter holds the values of a sparse matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.weights = nn.Parameter(torch.rand(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        where = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
+        graph = torch.sparse_coo_tensor(where, self.weights, (4, 4))
+        return torch.einsum("ij,bjd->bid", graph.to_dense(), self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "why"),
+    [
+        (SparseWeights(), torch.randn(2, 4, 8), "invalid gradient"),
+        (Forces().eval(), torch.randn(2, 4), "second time"),
+    ],
+    ids=["sparse", "a graph that is used up"],
+)
+def test_a_backward_that_fails_is_guessed_as_a_whole(
+    model: nn.Module, x: torch.Tensor, why: str
+) -> None:
+    capture = trace(model, (x,))
+    with pytest.warns(UserWarning, match=f"backward of all nodes.*{why}"):
+        costs = estimate(capture, model).nodes
+    assert all(cost.backward == 2 * cost.forward for cost in costs.values())
+    assert any(cost.forward > 0 for cost in costs.values())
+
+
+def test_a_weight_written_in_place_is_counted_in_the_mode_of_the_recording() -> None:
+    net, x = Clips(), torch.randn(2, 4)
+    with torch.no_grad():
+        capture = trace(net, (x,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        costs = estimate(capture, net).nodes
+    assert all(cost.backward == 0 for cost in costs.values())

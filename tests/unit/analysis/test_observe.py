@@ -1,9 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from fxpipe.analysis.metered_run import MeteredRun
 from fxpipe.analysis.observe import Sample, observe
+from fxpipe.capture.trace import trace
 from tests.builders import build_capture
 from tests.unit.analysis.test_metered_run import Net, Ticks
 
@@ -56,3 +59,29 @@ def test_a_frozen_model_has_no_backward() -> None:
 def test_frozen_parameters_get_no_gradient() -> None:
     model = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2))
     assert set(sample(model, torch.randn(3, 2)).backward) == {"_1"}
+
+
+class RaisesBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no way back\nat all")
+
+
+def test_a_backward_that_fails_is_none_and_says_why() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(RaisesBackward.apply(self.a(x)))
+
+    model, x = Net(), torch.randn(3, 2)
+    capture = trace(model, (x,))
+    found = observe(capture, model, MeteredRun(capture, model, Ticks()), [x])
+    assert (found.backward, found.failure) == ({}, "ValueError: no way back")
+    assert set(found.forward) == {node.name for node in capture.body}

@@ -6,9 +6,11 @@ import torch
 from torch import nn
 
 from fxpipe.analysis.profile import profile
+from fxpipe.capture.trace import trace
 from fxpipe.errors import CaptureError
 from fxpipe.ir.cost import CostProfile
 from tests.builders import build_capture
+from tests.unit.analysis.test_grad_mode import Clips
 
 
 def model() -> nn.Module:
@@ -130,3 +132,65 @@ def test_backward_is_one_graph_so_a_residual_s_sum_is_counted() -> None:
 
     costs = measure(Residual(), torch.randn(32, 64)).nodes
     assert costs["add"].backward > 0
+
+
+class Starts(nn.Module):
+    """Decides on buffers that it changes: a flag, and a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("ready", torch.tensor(False))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.ready:
+            self.ready.fill_(True)
+        self.steps += 1
+        return self.layer(x) / (1.0 + 0.1 * int(self.steps))
+
+
+def test_every_round_finds_the_buffers_as_they_were() -> None:
+    net, x = nn.Sequential(Starts(), nn.Linear(4, 4), Starts()), torch.randn(2, 4)
+    costs = profile(trace(net, (x,)), net, (x,), repeats=3)
+    assert all(cost.forward > 0 for cost in costs.nodes.values())
+    assert [(bool(net[n].ready), int(net[n].steps)) for n in (0, 2)] == [(False, 0)] * 2
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_weight_written_in_place_is_written_in_the_mode_of_the_recording(grad: bool) -> None:
+    net, x = Clips(), torch.randn(2, 4)
+    before = net.layer.weight.detach().clone()
+    with torch.set_grad_enabled(grad):
+        costs = profile(trace(net, (x,)), net, (x,), repeats=1)
+    assert (costs.nodes["layer"].backward > 0) is grad
+    assert torch.equal(net.layer.weight, before)
+
+
+class Forces(nn.Module):
+    """Differentiates its own energy, and keeps no graph of it in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.detach().requires_grad_(True)
+        energy = self.net(x)
+        (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=self.training)
+        return energy, -slope
+
+
+def test_a_backward_that_fails_costs_nothing_and_is_told() -> None:
+    net, x = Forces().eval(), torch.randn(2, 4)
+    capture = trace(net, (x,))
+    with pytest.warns(UserWarning, match="forward alone, as the backward fails .*second time"):
+        costs = profile(capture, net, (x,), repeats=2).nodes
+    assert all(cost.forward > 0 for cost in costs.values())
+    assert all((cost.backward, cost.weight) == (0, 0) for cost in costs.values())
+
+
+def test_forces_that_are_trained_are_measured_backward_too() -> None:
+    net, x = Forces(), torch.randn(2, 4)
+    costs = profile(trace(net, (x,)), net, (x,), repeats=1).nodes
+    assert costs["grad"].backward > 0
