@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -34,28 +34,62 @@ def set_state(generator: Any, value: Any) -> None:
         generator.set_state(value)
 
 
-@contextmanager
-def as_before_if_it_fails(held: Sequence[Any], *, python: bool) -> Iterator[None]:
-    """If what is inside fails, generators are as they were.
+States = list[Any]
+"""Of `Generators.states`."""
+
+
+class Generators:
+    """Generators of random numbers, read and put back together.
 
     Args:
         held: generators of any kind.
         python: whether those of ``random`` and NumPy, too.
     """
-    states = [state(generator) for generator in held]
-    defaults = (random.getstate(), np.random.get_state()) if python else None
-    try:
-        yield
-    except BaseException:
-        for generator, before in zip(held, states, strict=True):
-            set_state(generator, before)
-        if defaults is not None:
-            random.setstate(defaults[0])
-            np.random.set_state(defaults[1])
-        raise
+
+    def __init__(self, held: Iterable[Any] = (), *, python: bool) -> None:
+        self._held = list(held)
+        self._python = python
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._python or bool(self._held)
+
+    def states(self) -> States:
+        """Their states, to go back to."""
+        defaults = [random.getstate(), np.random.get_state()] if self._python else []
+        return [*defaults, *map(state, self._held)]
+
+    def put_back(self, states: States) -> None:
+        """Let them go on from earlier states."""
+        if self._python:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            states = states[2:]
+        for generator, value in zip(self._held, states, strict=True):
+            set_state(generator, value)
+
+    @contextmanager
+    def replayed(self, before: States) -> Iterator[None]:
+        """Inside, they go on from earlier states; afterwards they are as they were."""
+        after = self.states()
+        self.put_back(before)
+        try:
+            yield
+        finally:
+            self.put_back(after)
+
+    @contextmanager
+    def as_before_if_it_fails(self) -> Iterator[None]:
+        """If what is inside fails, they are as they were."""
+        before = self.states()
+        try:
+            yield
+        except BaseException:
+            self.put_back(before)
+            raise
 
 
-class PythonGenerators:
+class PythonGenerators(Generators):
     """The generators that torch does not know: those of ``random`` and NumPy, and some that are held.
 
     Args:
@@ -63,7 +97,7 @@ class PythonGenerators:
     """
 
     def __init__(self, held: Iterable[Any] = ()) -> None:
-        self._held = [each for each in held if not isinstance(each, torch.Generator)]
+        super().__init__((g for g in held if not isinstance(g, torch.Generator)), python=True)
 
     def now(self) -> tuple[Any, ...]:
         """Their states, comparable with ``==``."""
@@ -77,27 +111,3 @@ class PythonGenerators:
             gauss,
         )
         return (*default, *(pickle.dumps(state(each)) for each in self._held))
-
-    @contextmanager
-    def replayed(self, before: PythonStates) -> Iterator[None]:
-        """Inside, the generators go on from earlier states; afterwards they are as they were."""
-        after = self.states()
-        self._set(before)
-        try:
-            yield
-        finally:
-            self._set(after)
-
-    def states(self) -> PythonStates:
-        """Their states, to go back to."""
-        return [random.getstate(), np.random.get_state(), *map(state, self._held)]
-
-    def _set(self, states: PythonStates) -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        for generator, value in zip(self._held, states[2:], strict=True):
-            set_state(generator, value)
-
-
-PythonStates = list[Any]
-"""Of `PythonGenerators.states`."""

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from fxpipe import generators
-from fxpipe.generators import PythonGenerators
 
 _REGISTRIES: Final = frozenset({dict, OrderedDict})
 """What a module registers hooks in: most are empty."""
@@ -108,15 +107,10 @@ class Held:
             self._keep(child, depth + 1)
 
 
-def generators_of(modules: Iterable[nn.Module]) -> PythonGenerators:
-    """The generators of ``random`` and NumPy, and those of their kinds that modules hold."""
-    inner = (module for each in modules for module in each.modules())
-    return PythonGenerators(Held(v for m in inner for v in vars(m).values()).generators)
-
-
-def generators_in(model: nn.Module, more: Iterable[Any] = ()) -> list[Any]:
-    """The generators of random numbers, of any kind, that a model's modules hold, and some more."""
-    values = (value for module in model.modules() for value in vars(module).values())
+def generators_in(modules: Iterable[nn.Module], more: Iterable[Any] = ()) -> list[Any]:
+    """The generators of random numbers, of any kind, that modules hold, and some more."""
+    inner = dict.fromkeys(module for each in modules for module in each.modules())
+    values = (value for module in inner for value in vars(module).values())
     return Held([*values, *more]).generators
 
 

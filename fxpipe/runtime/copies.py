@@ -37,7 +37,7 @@ def require_can_be_copied(model: nn.Module, program: StageProgram, weights: Stag
             f"{about}, and each micro-batch changes {', '.join(changed)}, which the next one reads: "
             f"{norms}{_INSTEAD}"
         )
-    if program.draws_python:
+    if weights.generators:
         raise ScheduleError(
             f"{about}, and its forward draws from Python's, NumPy's or a module's own generator, one "
             f"micro-batch after another: draw with torch, {_INSTEAD}"

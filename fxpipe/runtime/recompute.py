@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fxpipe.generators import PythonStates
+from fxpipe.generators import States
 
 
 class Recompute(StrEnum):
@@ -44,12 +44,12 @@ class Found:
     Attributes:
         changed: the buffers that it changes or makes.
         all: those that it may replace.
-        random: the states of ``random`` and NumPy, if the forward draws from them and runs again.
+        random: the states of generators without keys, if the forward may draw from some and runs again.
     """
 
     changed: Sequence[Any]
     all: Sequence[Mapping[str, Any]]
-    random: PythonStates | None = None
+    random: States | None = None
 
 
 class ChangedBuffers:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
@@ -198,6 +199,28 @@ def seeded_default(key: int, device: torch.device) -> Iterator[None]:
             yield
         finally:
             default.set_state(before)
+
+
+_SHARED_LOCK: Final = threading.RLock()
+_IS_INSIDE: Final[ContextVar[bool]] = ContextVar("fxpipe_draws", default=False)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Inside, no other thread runs a forward that draws from the generators of ``random`` or NumPy.
+
+    All threads share these: one that puts them back to run a forward again would change what another
+    one draws. A pipeline that is called inside is a part of the forward around it.
+    """
+    if _IS_INSIDE.get():
+        yield
+        return
+    with _SHARED_LOCK:
+        token = _IS_INSIDE.set(True)
+        try:
+            yield
+        finally:
+            _IS_INSIDE.reset(token)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fxpipe import interrupts
 from fxpipe.errors import ExecutionError, ScheduleError
-from fxpipe.generators import as_before_if_it_fails
+from fxpipe.generators import Generators
 from fxpipe.held import generators_in
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
@@ -88,7 +88,7 @@ class Runtime:
     ) -> None:
         self._backend = backend
         self._lanes = lanes
-        self._generators = generators_in(model, capture.constants.values())
+        self._generators = generators_in([model], capture.constants.values())
         self._runners = Runners(
             model,
             capture,
@@ -312,7 +312,7 @@ class Runtime:
 
     def _undrawn_if_it_fails(self, executable: Executable) -> AbstractContextManager[None]:
         python = any(runner.program.draws_python for runner in executable.distinct)
-        return as_before_if_it_fails(self._generators, python=python)
+        return Generators(self._generators, python=python).as_before_if_it_fails()
 
     def _gather(self, executable: Executable, state: Step) -> None:
         """Add up what the stages, and copies of them, have each for themselves."""

@@ -98,6 +98,10 @@ class StageRunner:
 
     def forward(self, micro_batch: int, step: Step) -> None:
         """Run the forward: from `Frame.inputs` to `Frame.sends`, and keep what backward needs."""
+        with self.weights.undisturbed():
+            self._forward(micro_batch, step)
+
+    def _forward(self, micro_batch: int, step: Step) -> None:
         frame = step.frames[self.stage][micro_batch]
         if self.ports.host:
             self._read_host(frame, micro_batch, step)

@@ -11,20 +11,21 @@ reads leaves in place of all parameters, and of buffers where it is on another d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from fxpipe.held import generators_of
+from fxpipe.generators import Generators
+from fxpipe.held import generators_in
 from fxpipe.ir.stage import StageProgram
 from fxpipe.runtime.batch_norm import StageNorms, Statistics, can_defer
 from fxpipe.runtime.keyed import KeyedMode
 from fxpipe.runtime.leaves import NO_LEAVES, Leaves, leaf_for, leaf_of
 from fxpipe.runtime.recompute import ChangedBuffers, Found
-from fxpipe.runtime.rng import StageKeys
+from fxpipe.runtime.rng import StageKeys, one_at_a_time
 from fxpipe.runtime.shells import Shells, Swap
 from fxpipe.runtime.split_swaps import weight_swaps
 from fxpipe.runtime.swaps import random_swaps
@@ -45,6 +46,7 @@ class StageWeights:
         module: the stage itself.
         changed: the buffers its forward changes.
         place: stage and rank.
+        generators: those without keys that its forward may draw from: the user's own.
         is_copy: whether the user's tensors belong to another rank, which runs the stage too.
     """
 
@@ -76,7 +78,8 @@ class StageWeights:
         holders = [model.get_submodule(program.modules[local]) for local in program.holders]
         self._deferred = _deferred_norms(called) if defers_norms else []
         self._shells = Shells(self._swaps(called, holders, device), hooks_see_users=not is_copy)
-        self.module = load(program, self._bindings(constants, device))
+        bindings = self._bindings(constants, device)
+        self.module = load(program, bindings)
         self._attributes: MutableMapping[str, Any] = self.module.__dict__
         self._tensors = {local: owner_of(model, name) for local, name in program.tensors.items()}
         names = () if is_copy else program.buffers
@@ -84,7 +87,8 @@ class StageWeights:
         self.modules = [] if is_copy else _buffers_of(called, holders, self._deferred)
         self.use(shared_changes([self]))
         self._leaves: Leaves = NO_LEAVES
-        self._python = generators_of(called) if program.draws_python else None
+        held = generators_in(called, (bindings[local] for local in program.constants))
+        self.generators = Generators(held, python=program.draws_python)
 
     # ---- made once -------------------------------------------------------------------------------
 
@@ -187,6 +191,10 @@ class StageWeights:
 
     # ---- per micro-batch -------------------------------------------------------------------------
 
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Around `begin` and the forward after it: what it draws is not disturbed by other threads."""
+        return one_at_a_time() if self._program.draws_python else nullcontext()
+
     def begin(self, step: Step, micro_batch: int, *, reruns: bool) -> Found | None:
         """Set keys, statistics, leaves and buffers for a forward.
 
@@ -201,17 +209,18 @@ class StageWeights:
         kept = reruns or (graph and self.changed.are_there)
         found = self.changed.found() if kept else None
         self.changed.fork()
-        if found is not None and reruns and self._python is not None:
-            return replace(found, random=self._python.states())
+        if found is not None and reruns and self.generators:
+            return replace(found, random=self.generators.states())
         return found
 
     @contextmanager
     def again(self, step: Step, micro_batch: int, buffers: Found) -> Iterator[None]:
         """The same for running a forward again: its buffers as `begin` gave them, no new statistics."""
         with ExitStack() as stack:
+            stack.enter_context(self.undisturbed())
             stack.enter_context(self.changed.as_in(buffers))
-            if self._python is not None and buffers.random is not None:
-                stack.enter_context(self._python.replayed(buffers.random))
+            if buffers.random is not None:
+                stack.enter_context(self.generators.replayed(buffers.random))
             self._prepare(step, micro_batch, None, keeps_graph=True)
             yield
 

@@ -80,3 +80,53 @@ def test_steps_draw_as_eager_micro_batches_do(recompute: str, schedule: str) -> 
     for (name, one), two in zip(model.named_parameters(), eager.parameters(), strict=True):
         same(one.grad, two.grad, name)
     assert model.skips[0].generator.getstate() == eager.skips[0].generator.getstate()
+
+
+class Scales(nn.Module):
+    """By a number from NumPy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(np.random.rand())
+
+
+class Chance(nn.Module):
+    """By one from ``random``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * random.random()
+
+
+class Own(nn.Module):
+    """By one from torch, with a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * torch.rand(8, generator=self.generator)
+
+
+@pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
+@pytest.mark.parametrize("backend", ["inline", "local"])
+@pytest.mark.parametrize("cut", ["2", "5.layer", "6"])
+def test_generators_of_several_kinds_and_stages(cut: str, backend: str, recompute: str) -> None:
+    """Each stage repeats what it has drawn, and disturbs no other one."""
+    torch.manual_seed(0)
+    layers = (Chance(), nn.Linear(8, 8), Own(), nn.Linear(8, 8), Own(), Scales(), nn.Linear(8, 8))
+    model = nn.Sequential(nn.Linear(8, 8), *layers)
+    eager = copy.deepcopy(model)
+    x = torch.randn(8, 8)
+    options = {"backend": backend, "recompute": recompute, "schedule": "gpipe"}
+    with fxpipe.compile(model, ["cpu"] * 2, 4, costs="estimate", cuts=[cut], **options) as pipe:
+        for _ in range(2):
+            seed()
+            found = pipe.step(x, loss_fn=loss_fn)
+            after = random.random(), np.random.rand()
+            seed()
+            expected = run_eager_step(eager, (x,), {}, chunks=4, loss_fn=loss_fn)
+            assert after == (random.random(), np.random.rand())
+            assert torch.equal(found.loss, expected.loss)
+            for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+                assert torch.equal(one.grad, other.grad)
