@@ -37,7 +37,10 @@ def deferred(part: StagePart, model: nn.Module) -> Deferred:
 
     A parameter with a use that cannot be split is left alone altogether: one part of its gradient
     would come in the input pass and the other one in the weight pass, and the sum in another order.
+    So is a stage that differentiates inside its forward: its weights are used in that backward too.
     """
+    if any(node.target is torch.autograd.grad for node in part.nodes):
+        return Deferred()
     owners = dict(model.named_parameters(remove_duplicate=False))
     uses = {node: read for node in part.nodes if (read := _parameters_of(node, owners, model))}
     whole = {node for node in uses if _can_split(node, owners, model)}

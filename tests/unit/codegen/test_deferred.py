@@ -107,3 +107,23 @@ def test_products_in_batches_and_by_letters() -> None:
         '"bhi,hij->hbj"', "'bhi,hij->hbj'"
     )
     assert 'self.deferring("bmm")(einsum, self.two)' in made.source
+
+
+class Force(nn.Module):
+    """Differentiates inside its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        (force,) = torch.autograd.grad(self.energy(x).tanh().sum(), x, create_graph=True)
+        return self.last(force)
+
+
+def test_a_stage_that_differentiates_inside_its_forward_puts_nothing_off() -> None:
+    made = program(Force(), torch.ones(2, 4))
+    assert made.split_layers == ()
+    assert made.split_scopes == ()
+    assert not made.needs_deferring
