@@ -30,6 +30,8 @@ from fxpipe.runtime.together import together
 from fxpipe.situation import Situation
 
 _MANY_VALUES: Final = 8
+_HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
+"""Of a module, by numbers that no two hooks have."""
 _PLAIN: Final = (bool, int, float, complex, str, bytes, NoneType)
 
 
@@ -128,7 +130,7 @@ class Recordings:
         """What a recording depends on.
 
         Besides the situation: which modules the model has, with what forwards, and the plain attributes
-        of those that the stages do not call but write out.
+        and hooks of those that the stages do not call but write out.
         """
         return (
             self._situation_of(args, kwargs, self._like),
@@ -163,6 +165,7 @@ class Recordings:
         for path in self._written_out:
             attributes = vars(self._model.get_submodule(path))
             found += [(path, name, v) for name, v in attributes.items() if type(v) in _PLAIN]
+            found += [(path, name, tuple(attributes[name])) for name in _HOOKS if attributes[name]]
         return tuple(found)
 
     def _warn_of_values(self, key: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from types import MethodType
 from typing import Any
 
@@ -309,3 +310,32 @@ def test_a_model_that_keeps_something_in_itself(backend: str, recompute: str) ->
     assert [first.modules[local] for local in first.holders] == [""]
     assert first.called == ("first",)
     assert second.holders == ()
+
+
+@pytest.mark.parametrize("path", ["", "layers", "layers.0", "layers.2"])
+def test_hooks_that_come_and_go_between_steps(path: str) -> None:
+    """Also those of modules that a cut divides."""
+    model, eager = Chain(), Chain()
+    eager.load_state_dict(model.state_dict())
+    x = vectors(8)
+
+    def steps(pipe: fxpipe.Pipeline) -> None:
+        found = pipe.step(*x, loss_fn=mean_square)
+        expected = run_eager_step(eager, x, {}, chunks=4, loss_fn=mean_square)
+        assert torch.equal(found.loss, expected.loss)
+        assert differences(state_of(model), state_of(eager)) == []
+
+    with (
+        warnings.catch_warnings(),
+        fxpipe.compile(model, ["cpu"] * 2, 4, cuts=["layers.2"]) as pipe,
+    ):
+        warnings.filterwarnings("ignore", message=".*has forward hooks, and a cut divides it")
+        steps(pipe)
+        hooks = [
+            each.get_submodule(path).register_forward_hook(lambda module, args, out: out * 3)
+            for each in (model, eager)
+        ]
+        steps(pipe)
+        for hook in hooks:
+            hook.remove()
+        steps(pipe)
