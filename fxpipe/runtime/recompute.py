@@ -35,6 +35,8 @@ class Recompute(StrEnum):
 _Buffers = MutableMapping[str, Any]
 _ABSENT: Final = object()
 """Stands for a buffer that no forward has made yet."""
+_REPLACED: Final = object()
+"""Stands for a buffer of the user's that a forward has put another object in place of."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ class ChangedBuffers:
     def end(self, *, keep: bool) -> None:
         """The step is over: the user's buffers come back, with the last values if they are to be kept.
 
-        A buffer that forward has replaced by another object stays replaced.
+        A buffer that forward has replaced by another object stays replaced: by the last copy of that
+        object. The object itself is as the graph of the micro-batch that made it has saved it.
         """
         if keep:
             self._note_replaced()
@@ -125,10 +128,10 @@ class ChangedBuffers:
         self._objects, self._copies = [], []
 
     def _note_replaced(self) -> None:
-        """Where the last forward has put another object in a buffer's place, that one stays."""
+        """Where the last forward has put another object in a buffer's place, the user's is gone."""
         for at, (value, copy) in enumerate(zip(self._present(), self._copies, strict=True)):
             if value is not copy:
-                self._objects[at] = value
+                self._objects[at] = _REPLACED
 
     @contextmanager
     def as_in(self, before: Found) -> Iterator[None]:
@@ -183,6 +186,8 @@ def _copy(value: Any) -> Any:
 
 def _settle(kept: Any, present: Any) -> Any:
     """The object that stays, with the last value."""
+    if kept is _REPLACED:
+        return present
     if isinstance(kept, Tensor) and present is not kept:
         kept.copy_(present)
     return kept

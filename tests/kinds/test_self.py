@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+import fxpipe
 from tests.cases.blocks import WIDTH, Block
-from tests.exact import Kind, vectors
+from tests.exact import CHUNKS, Kind, assert_same, mean_square, vectors
 from tests.kinds.check import assert_works, each
 
 
@@ -115,6 +118,35 @@ class RootKeeps(nn.Module):
         self.found["hidden"] = self.hidden.detach()
         self.history = [self.hidden, *self.history[:1]]
         return self.two(self.hidden) + self.history[0] + self.found["hidden"]
+
+
+class Keeps(nn.Module):
+    """The model keeps one of its activations, and reads it again at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.feature: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.feature = self.one(x).relu()
+        return self.three(self.two(self.feature)) + self.feature
+
+
+class Grows(nn.Module):
+    """A table, a buffer, that forward replaces by a longer one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(WIDTH))
+        self.register_buffer("table", torch.zeros(0, WIDTH), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        if self.table.shape[0] < length:
+            steps = torch.arange(length)[:, None] / (1 + torch.arange(WIDTH)[None])
+            self.table = torch.sin(steps)
+        return self.layer(x) + self.table[:length] * self.scale
 
 
 class LazyBuffer(nn.Module):
@@ -274,6 +306,8 @@ KINDS = {
     "logs": Kind(Logs, vectors(WIDTH)),
     "the model's table": Kind(RootTable, vectors(WIDTH), cuts=("two",)),
     "kept by the model": Kind(RootKeeps, vectors(WIDTH)),
+    "kept, and read at the end": Kind(Keeps, vectors(WIDTH)),
+    "a table that grows": Kind(lambda: nn.Sequential(Block(), Grows(), Block()), vectors(3, WIDTH)),
     "a buffer made at the first call": Kind(LazyBuffer, vectors(3, WIDTH)),
     "a buffer made before": Kind(made_lazily, vectors(4, WIDTH)),
     "a memo": Kind(Memo, vectors(3, WIDTH)),
@@ -304,6 +338,38 @@ def test_kept_tensors_are_there_after_a_step() -> None:
         pipe.step(x, loss_fn=kind.loss)
     eager(x[4:])
     assert torch.equal(model[1].last, eager[1].last)
+
+
+def test_steps_that_keep_an_activation_add_up() -> None:
+    """Gradients of a second step come on top of the first one's, micro-batch by micro-batch."""
+    kind = KINDS["kept, and read at the end"]
+    model, eager = kind.model(), kind.model()
+    with kind.pipe(model, 2) as pipe:
+        for step, rows in enumerate((6, 5, 7)):
+            (x,), _ = kind.data(rows, seed=step)
+            pipe.step(x, loss_fn=kind.loss)
+            for part in x.tensor_split(CHUNKS):
+                (mean_square(eager(part)) * (len(part) / rows)).backward()
+            for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+                assert_same(one.grad, other.grad, f"a gradient after step {step}")
+    assert model.feature is not None
+    assert torch.equal(model.feature, eager.feature)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in a part", "in the model itself"])
+def test_a_call_whose_table_grows_has_a_backward(whole: bool) -> None:
+    torch.manual_seed(0)
+    model: nn.Module = Grows() if not whole else nn.Sequential(Block(), Grows(), Block())
+    eager = copy.deepcopy(model)
+    with fxpipe.compile(model, ["cpu"] * 2, CHUNKS, costs="estimate") as pipe:
+        for length in (4, 3, 6):
+            x = torch.randn(6, length, WIDTH)
+            pipe(x).sum().backward()
+            torch.cat([eager(part) for part in x.tensor_split(CHUNKS)]).sum().backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    for one, other in zip(model.buffers(), eager.buffers(), strict=True):
+        assert_same(one, other, "the table")
 
 
 class Counter(nn.Module):

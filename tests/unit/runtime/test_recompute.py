@@ -129,3 +129,22 @@ def test_what_is_kept_for_a_rerun_is_not_the_users_buffer() -> None:
         assert module() == first
     buffers.end(keep=True)
     assert module.count.item() == 1.0
+
+
+def test_a_buffer_put_in_the_place_of_the_users_is_not_written_into() -> None:
+    module = nn.Module()
+    module.register_buffer("table", torch.zeros(0))
+    buffers = ChangedBuffers([[(module._buffers, "table")]], [module._buffers])
+    scale = torch.ones(3, requires_grad=True)
+    buffers.begin()
+    losses = []
+    for _ in range(3):
+        buffers.fork()
+        if module.table.shape[0] < 3:
+            module.table = torch.arange(3.0)
+        losses.append((module.table * scale).sum())
+    buffers.end(keep=True)
+    sum(losses).backward()  # as of a call, whose step is over before
+    assert torch.equal(module.table, torch.arange(3.0))
+    assert scale.grad is not None
+    assert torch.equal(scale.grad, 3 * torch.arange(3.0))
