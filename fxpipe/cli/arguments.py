@@ -73,7 +73,8 @@ Stages: TypeAlias = Annotated[
         "--stages",
         "-s",
         help="Number of stages; the schedule says which rank runs which (most: rank s % ranks runs "
-        "stage s, V-schedules go down the ranks and up again). [default: one per rank]",
+        "stage s, V-schedules go down the ranks and up again). [default: as many as the cuts make, "
+        "else as the schedule has or is made for]",
         show_default=False,
     ),
 ]

@@ -13,6 +13,7 @@ from fxpipe.cli.schedules import read_schedule
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
 from fxpipe.ir.plan import Placement
+from fxpipe.ir.program import RankProgram
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.timeline import Timeline
 from fxpipe.schedules.check import check
@@ -72,11 +73,13 @@ class Chosen:
         schedule: on a chain of stages.
         costs: of each stage.
         cost: of a rank.
+        is_as_named: whether it is known to be what the generator of its name makes.
     """
 
     schedule: Schedule
     costs: tuple[StageCost, ...]
     cost: RankCost
+    is_as_named: bool = False
 
     @property
     def stages_per_rank(self) -> float:
@@ -84,11 +87,15 @@ class Chosen:
         return self.schedule.num_stages / self.schedule.num_ranks
 
     @cached_property
+    def programs(self) -> tuple[RankProgram, ...]:
+        """What every rank does, transfers included."""
+        return lower(self.schedule, linear(self.schedule.num_stages))
+
+    @cached_property
     def timeline(self) -> Timeline:
         """The step; times are in units, and a stage keeps one byte per micro-batch."""
-        graph = linear(self.schedule.num_stages)
         cluster = Cluster(self.schedule.num_ranks, self.cost.transfer)
-        return simulate(lower(self.schedule, graph), self.costs, cluster)
+        return simulate(self.programs, self.costs, cluster)
 
     @property
     def kept(self) -> tuple[float, ...]:
@@ -115,11 +122,12 @@ def choose(name: str, counts: Counts, cost: RankCost) -> Chosen:
     """
     found = read_schedule(name)
     schedule = _resolved(found, counts)
-    graph = linear(schedule.num_stages)
-    check(schedule, graph)
-    check_programs(lower(schedule, graph))
+    check(schedule, linear(schedule.num_stages))
     stage = cost.of_stage(schedule.num_stages, schedule.num_ranks)
-    return Chosen(schedule, (stage,) * schedule.num_stages, cost)
+    is_as_named = isinstance(found, str) and counts.placement is None
+    chosen = Chosen(schedule, (stage,) * schedule.num_stages, cost, is_as_named)
+    check_programs(chosen.programs)
+    return chosen
 
 
 def _resolved(found: str | Generator | Schedule, counts: Counts) -> Schedule:

@@ -58,6 +58,8 @@ def form_of(chosen: Chosen) -> Form | None:
     stages, ranks = schedule.num_stages, schedule.num_ranks
     if form is None or (form.needs_even_ranks and ranks % 2):
         return None
+    if chosen.is_as_named:
+        return form
     known = SCHEDULES[schedule.name](stages, ranks, schedule.num_micro_batches)
     return form if schedule == known else None
 

@@ -82,3 +82,8 @@ def test_a_fold_has_as_many_stages_on_every_rank() -> None:
     assert read_placement("Fold", 4, 2) == Placement.fold(2)
     with pytest.raises(typer.BadParameter, match="a fold of 5 stages does not fit 2 ranks"):
         read_placement("fold", 5, 2)
+
+
+def test_it_knows_whether_it_is_what_its_name_says() -> None:
+    assert choose("v-half", Counts(3, 4), COST).is_as_named
+    assert not choose("1f1b", Counts(ranks=3, placement="fold"), COST).is_as_named
