@@ -72,9 +72,12 @@ class Call:
         held = [*self.model.parameters(), *self.model.buffers(), *self.leaves]
         return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in held)
 
-    def recorded_once(self, decisions: Decisions, mode: str, runs: int) -> Recording:
+    def recorded_once(
+        self, decisions: Decisions, mode: str, runs: int, ahead: int = 0
+    ) -> Recording:
         """A recording of the last of some runs on the example; see `record_once`."""
-        return record_once(self.model, self.leaves, self.layout, decisions, mode, runs=runs)
+        given = self.model, self.leaves, self.layout, decisions, mode
+        return record_once(*given, runs=runs, ahead=ahead)
 
     def leaves_at(self, point: Point) -> list[Any]:
         """The arguments' leaves with other sizes along the axes."""

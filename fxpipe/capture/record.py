@@ -49,6 +49,7 @@ class Recording:
         drew_idly: whether it was, for numbers that change nothing: the graph does not draw them.
         state: attributes with numbers, texts or None that the run has changed, outside of leaves: path
             of the module → name of the attribute.
+        counts: whether some of those that the model has are numbers.
         formulas: nodes that compute a number from the batch size; added by `unify`.
         values: node name → copies of the tensors in its value, if they were kept.
     """
@@ -63,6 +64,7 @@ class Recording:
     drew_python: bool
     drew_idly: bool
     state: dict[str, str]
+    counts: bool
     values: dict[str, Any]
     formulas: dict[torch.fx.Node, Formula] = field(default_factory=dict)
 
@@ -124,12 +126,15 @@ def record_once(
     mode: str,
     keep_values: bool = False,
     runs: int = 1,
+    ahead: int = 0,
 ) -> Recording:
     """A recording under fixed decisions; the model and all generators are left as they were.
 
     Args:
         keep_values: keep a copy of the value of every node.
         runs: how often the model runs; the last run is the one recorded.
+        ahead: by how many runs numbers in attributes are moved on before it, as the first run changed
+            them.
 
     Raises:
         FallbackError: if another decision is needed.
@@ -140,6 +145,8 @@ def record_once(
             stack.enter_context(context)
         fakes = stack.enter_context(FakeModel(model)) if mode == "fake" else None
         for run in range(runs):
+            if run and ahead:
+                held.move_on(ahead)
             recorder = _recorder(model, decisions, held, fakes)
             given = [copied(leaf) if fakes is None else _fake_copy(leaf, fakes) for leaf in leaves]
             if fakes is not None and not run:
@@ -153,7 +160,7 @@ def record_once(
             )
             recorder.modules.draws = draws
             outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
-        drew, state = draws.any, _state(model, held, decisions)
+        drew, state, counts = draws.any, _state(model, held, decisions), held.counts
     recorder.values.refresh()
     script = recorder.script
     spans = without_unread_parts(script.graph, recorder.modules.spans)
@@ -168,6 +175,7 @@ def record_once(
         drew_python=drew,
         drew_idly=draws.passed_over,
         state=state,
+        counts=counts,
         values=script.kept or {},
     )
 

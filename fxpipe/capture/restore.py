@@ -140,6 +140,24 @@ class ModelState:
                 if is_scalar and now != value and name != "training":
                     yield module, name
 
+    @property
+    def counts(self) -> bool:
+        """Whether a number in an attribute is another one than before."""
+        return any(True for _ in self._changed_numbers())
+
+    def move_on(self, runs: int) -> None:
+        """Numbers in attributes, as if so many more runs had changed them as the one that was made."""
+        for module, name, change in list(self._changed_numbers()):
+            vars(module)[name] += change * runs
+
+    def _changed_numbers(self) -> Iterator[tuple[nn.Module, str, float]]:
+        changed = {(id(module), name) for module, name in self.changed_scalars()}
+        for module, attributes in zip(self._modules, self._attributes, strict=True):
+            for name, before in attributes.items():
+                now = vars(module).get(name)
+                if (id(module), name) in changed and _is_number(before) and _is_number(now):
+                    yield module, name, now - before
+
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         scripted = [[*module.buffers(recurse=False)] for module in self._scripted]
@@ -175,6 +193,10 @@ class ModelState:
             for tensor, value in self._values:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _has_values(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:

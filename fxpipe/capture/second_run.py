@@ -7,7 +7,9 @@ every time, or never.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import takewhile
+from typing import Final
 
 from torch import nn
 
@@ -25,20 +27,27 @@ from fxpipe.capture.record import Recording
 from fxpipe.capture.remedies import FLAG
 from fxpipe.capture.unify import compare_runs
 
+_AHEAD: Final = (3, 10, 98, 99, 998, 999, 1_000_000)
+"""How many runs after the second one numbers are looked at: also where they are 100 and 1,000, before
+and after they are counted up."""
+
 
 def check_second_run(
     model: nn.Module,
     decisions: Decisions,
     first: Recording,
-    again: Callable[[], Recording],
+    again: Callable[..., Recording],
     sizes: Sizes,
 ) -> None:
     """Compare a recording, if plain attributes were changed, with one of the run after it.
 
+    Where numbers were changed, also with some of much later runs: their values are what many such
+    changes add up to, so that a threshold is found (``if self.calls > 100:``) without so many runs.
+
     A decision on data that comes out otherwise is no difference: it is checked before each run.
 
     Args:
-        again: records the second run.
+        again: records the second run; ``ahead=n`` the one that is so many runs further on.
         sizes: of both recordings.
 
     Raises:
@@ -47,6 +56,19 @@ def check_second_run(
     """
     if not first.state:
         return
+    for ahead in (0, *_AHEAD) if first.counts else (0,):
+        _check_later(model, decisions, first, partial(again, ahead=ahead), sizes, ahead)
+
+
+def _check_later(
+    model: nn.Module,
+    decisions: Decisions,
+    first: Recording,
+    again: Callable[[], Recording],
+    sizes: Sizes,
+    ahead: int,
+) -> None:
+    which = f"in run {ahead + 2}" if ahead else "in a second run"
     try:
         second = again()
     except FallbackError as reason:
@@ -57,7 +79,7 @@ def check_second_run(
     ):  # the model may refuse to run twice on the same, or need data: nothing is told
         return
     try:
-        compare_runs(first, second, sizes)
+        compare_runs(first, second, sizes, which)
     except DecidesOtherwiseError:
         return
     except KeepWholeError as reason:

@@ -57,13 +57,20 @@ def compare_data(first: Recording, other: Recording, sizes: Sizes) -> None:
     _DataComparison(first, (other,), sizes).run()
 
 
-def compare_runs(first: Recording, second: Recording, sizes: Sizes) -> None:
-    """Check a unified recording against that of a second run, on what the first one has left.
+def compare_runs(
+    first: Recording, second: Recording, sizes: Sizes, which: str = "in a second run"
+) -> None:
+    """Check a unified recording against that of a later run, on what the first one has left.
+
+    Args:
+        which: the later run, in words.
 
     Raises:
         KeepWholeError: if the module goes on otherwise than it began.
     """
-    _RunComparison(first, (second,), sizes).run()
+    comparison = _RunComparison(first, (second,), sizes)
+    comparison.which = which
+    comparison.run()
 
 
 def is_certain(recording: Recording) -> bool:
@@ -313,10 +320,12 @@ class _Confirmation(_Comparison):
 
 
 class _RunComparison(_Confirmation):
-    """A comparison of a first run and a second one."""
+    """A comparison of a first run and a later one."""
+
+    which: str
 
     def _what_changed(self, at: int) -> str:
-        return "in a second run"
+        return self.which
 
 
 class _DataComparison(_Confirmation):

@@ -90,3 +90,35 @@ def test_counting_is_no_difference() -> None:
     capture = trace(model, (X,))
     assert not capture.leaves
     assert model.calls == 0
+
+
+class WarmsUp(Once):
+    """Counts up to a number of calls, and goes on otherwise from there."""
+
+    def __init__(self, steps: int = 3, every: int = 0) -> None:
+        super().__init__()
+        self.calls, self.steps, self.every = 0, steps, every
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        later = self.calls % self.every == 0 if self.every else self.calls > self.steps
+        return self.layer(x * 2 if later else x)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+@pytest.mark.parametrize("dims", [[0], [None]])
+@pytest.mark.parametrize("counted", [(1, 0), (3, 0), (70, 0), (20_000, 0), (0, 4), (0, 100)])
+def test_a_counter_that_decides_later_keeps_its_module_whole(
+    counted: tuple[int, int], dims: list[Any], mode: str
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 40), nn.Linear(40, 4), WarmsUp(*counted))
+    capture = trace(model, (X,), batch_dims=dims, mode=mode)
+    (leaf,) = capture.leaves
+    assert leaf.path == "2"
+    assert "'calls'" in leaf.reason
+    assert model[2].calls == 0
+
+
+def test_a_counter_that_decides_later_for_most_of_a_model_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"in run \d+(.|\n)*'calls'(.|\n)*buffer"):
+        trace(WarmsUp(), (X,))
