@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -122,3 +123,14 @@ ScheduleName: TypeAlias = Annotated[
 Costs: TypeAlias = Annotated[
     CostsName, typer.Option(help="Measure the nodes, or estimate them by counting.")
 ]
+
+
+def finite(number: float) -> float:
+    """A number of seconds, or of bytes per second, as it is.
+
+    Raises:
+        typer.BadParameter: if it is negative, infinite or not a number.
+    """
+    if not 0.0 <= number < math.inf:
+        raise typer.BadParameter(f"expected a finite number, not below 0, got {number:g}")
+    return number

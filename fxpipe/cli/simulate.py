@@ -21,6 +21,7 @@ from fxpipe.cli.arguments import (
     ScheduleName,
     Seed,
     Stages,
+    finite,
 )
 from fxpipe.cli.example import load_example
 from fxpipe.cli.grid import common_unit, print_grid
@@ -66,15 +67,23 @@ def simulate(
     schedule: ScheduleName = "1f1b",
     forward: Annotated[
         float,
-        typer.Option(help="Seconds of a forward of one stage; of all of a rank without --stages."),
+        typer.Option(
+            help="Seconds of a forward of one stage; of all of a rank without --stages.",
+            callback=finite,
+        ),
     ] = 1.0,
     backward: Annotated[
         float,
-        typer.Option(help="Seconds of a backward of one stage; of all of a rank without --stages."),
+        typer.Option(
+            help="Seconds of a backward of one stage; of all of a rank without --stages.",
+            callback=finite,
+        ),
     ] = 2.0,
-    latency: Annotated[float, typer.Option(help="Seconds per transfer between ranks.")] = 0.0,
+    latency: Annotated[
+        float, typer.Option(help="Seconds per transfer between ranks.", callback=finite)
+    ] = 0.0,
     bandwidth: Annotated[
-        float, typer.Option(help="Bytes per second of a link; 0: no limit.")
+        float, typer.Option(help="Bytes per second of a link; 0: no limit.", callback=finite)
     ] = 0.0,
     cuts: Cuts = "",
     costs: Costs = "measure",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
 from fxpipe.ir.serial import from_json
@@ -81,3 +82,12 @@ def test_a_recomputation_keeps_little_until_then(fxpipe: CLI) -> None:
     Path("mine.txt").write_text("0F0 0F1 0R0 0B0 0R1 0B1\n1F0 1B0 1F1 1B1\n")
     output = fxpipe("simulate", "--schedule", "mine.txt").output
     assert output.count("1 micro-batch\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [("forward", "nan"), ("backward", "inf"), ("latency", "nan"), ("bandwidth", "-1")],
+)
+def test_times_that_are_none_are_refused(fxpipe: CLI, option: str, number: str) -> None:
+    output = fxpipe("simulate", f"--{option}", number, code=2).output
+    assert f"'--{option}': expected a finite number, not below 0, got {number}" in output
