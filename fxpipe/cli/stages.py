@@ -56,7 +56,7 @@ def stages(
     example = load_example(model, inputs, high, seed, evaluation)
     made = make_line(
         example,
-        stages=stage_count(stages, ranks),
+        stages=stage_count(stages, ranks, cuts=cuts),
         chunks=chunk_count(chunks, ranks, example.rows()),
         cuts=cuts,
         load=load,

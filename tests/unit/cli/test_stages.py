@@ -18,3 +18,10 @@ def test_every_stage_becomes_a_file(fxpipe: CLI) -> None:
         tree = ast.parse(Path(f"here/stage_{stage}.py").read_text())
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
         assert [c.name for c in classes] == [f"Stage{stage}"]
+
+
+def test_cuts_say_how_many(fxpipe: CLI) -> None:
+    fxpipe(
+        "stages", "tests.unit.cli.models:with_args", "--cuts", "layers.1,layers.2", "--out", "three"
+    )
+    assert len(list(Path("three").glob("*.py"))) == 3
