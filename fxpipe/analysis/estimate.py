@@ -18,6 +18,7 @@ from fxpipe.analysis.stand_in import empty, stand_in
 from fxpipe.analysis.undisturbed import undisturbed
 from fxpipe.fake_model import FakeModel
 from fxpipe.ir.spec import spec_bytes, tensor_specs
+from fxpipe.outside_inference import outside_inference
 from fxpipe.uncompiled import uncompiled
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def estimate(capture: Capture, model: torch.nn.Module, device: Device | None = N
     clock = NominalClock(nominal)
     with (
         uncompiled(),
+        outside_inference(model),
         undisturbed(model, capture.training, capture.changed_state),
         torch.set_grad_enabled(trains),
         FakeModel(model) as fakes,

@@ -20,6 +20,7 @@ from fxpipe.analysis.sharing import parameter_bytes
 from fxpipe.analysis.undisturbed import devices_of, undisturbed
 from fxpipe.ir.cost import CostProfile, NodeCost
 from fxpipe.ir.spec import spec_bytes
+from fxpipe.outside_inference import outside_inference
 
 if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture
@@ -66,6 +67,7 @@ def profile(
         inputs = [_fresh(value) for value in values]
         run = MeteredRun(capture, model, clock)
         with (
+            outside_inference(model),
             undisturbed(model, capture.training, capture.changed_state),
             torch.set_grad_enabled(trains),
         ):

@@ -26,6 +26,7 @@ from fxpipe.capture.verify import verify as verify_capture
 from fxpipe.errors import CaptureError
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.signature import CallSignature, InputLeaf, OutputLeaf
+from fxpipe.outside_inference import outside_inference
 
 _MANY_PARAMETERS: Final = 1_000_000_000
 """From here on a run on data is too slow to be the first try."""
@@ -87,7 +88,8 @@ def trace(
     )
     call = Call(model, leaves, layout, batch, free_axes(marks, leaves, batch))
     may_be_whole = batch_dims is None if may_be_whole is None else may_be_whole
-    capture = _captured(call, mode, verify, may_be_whole)
+    with outside_inference(model):
+        capture = _captured(call, mode, verify, may_be_whole)
     return replace(
         capture, situation=situation_of(model, args, kwargs, like=capture, dynamic=dynamic)
     )
