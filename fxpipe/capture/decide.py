@@ -54,7 +54,10 @@ class Deciding:
             return self._checked_number(func, args, kwargs, compared)
         if not checkable or self._is_small():
             reason = "its Python code depends on values of tensors"
-            raise self._recorder.keep_whole(reason, func, remedy=remedies.VALUES)
+            remedy = remedies.VALUES
+            if not functions.is_condition(func):
+                remedy += f"; {remedies.LOOKED_AT}"
+            raise self._recorder.keep_whole(reason, func, remedy=remedy)
         node = self._read(func, args, kwargs)
         value = self._recorder.value_of(node, lambda: func(*args, **kwargs))
         node.meta["spec"] = value if isinstance(value, bool | int | float) else None

@@ -133,12 +133,12 @@ def _parent(path: str, reason: FallbackError) -> str:
 def root_error(reason: FallbackError) -> CaptureError:
     """The error for something that only the whole model as one unit could do."""
     where = f"module {reason.path!r}" if reason.path else "the model's own forward"
+    line = f"\n  at: {reason.source}" if reason.source else ""
     operation = f"\n  operation: {reason.operation}" if reason.operation else ""
     remedies = [reason.remedy] if reason.remedy else []
     if not isinstance(reason, RefusedError):
         remedies.append(f"or {MOVE}" if remedies else MOVE)
     return CaptureError(
-        f"the model cannot be recorded: {reason.reason}\n  in: {where}"
-        f"\n  at: {reason.source or 'unknown line'}{operation}"
+        f"the model cannot be recorded: {reason.reason}\n  in: {where}{line}{operation}"
         f"\n  What to do: {'; '.join(remedies)}."
     )

@@ -191,6 +191,12 @@ def reads_data(func: Any) -> bool:
     return getattr(func, "__name__", "") in _READS
 
 
+def is_condition(func: Any) -> bool:
+    """Whether what `reads_data` takes out is a truth value: it is taken out to decide."""
+    names = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__")
+    return getattr(func, "__name__", "") in names
+
+
 def is_checkable(func: Any) -> bool:
     """Whether what `reads_data` takes out is a plain value, which a later run can compare."""
     return getattr(func, "__name__", "") not in ("numpy", "__array__", "__dlpack__")

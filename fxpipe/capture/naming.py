@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+import torch.fx
+
+from fxpipe import ops
 
 _RESERVED: Final = {
     "self",
@@ -36,6 +39,31 @@ def safe(name: str) -> str:
     if not legal.isidentifier():
         legal = "_" + legal
     return legal + "_" if legal in _RESERVED else legal
+
+
+def function_name(function: Any) -> str:
+    """What a user knows a function by."""
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function._schema.name).rpartition("::")[2]
+    return str(getattr(function, "__name__", function))
+
+
+def operation(node: torch.fx.Node) -> str:
+    """What a node does, in words of the user's code."""
+    if node.target is ops.check_value:
+        value = node.args[0]
+        return operation(value) if isinstance(value, torch.fx.Node) else ""
+    if node.target in _WRITTEN:
+        return _WRITTEN[node.target]
+    return node.target if isinstance(node.target, str) else function_name(node.target)
+
+
+_WRITTEN: Final[dict[Any, str]] = {
+    ops.set_item: "x[…] = …",
+    ops.set_attribute: "self.… = …",
+    ops.register_buffer: "register_buffer",
+}
+"""Helpers → what is written for them."""
 
 
 def importable_name(function: Callable[..., Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,18 +10,20 @@ from typing import Any
 import torch
 import torch.fx
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 
 from fxpipe import interrupts
 from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.copies import copied
 from fxpipe.capture.draws import PythonDraws
 from fxpipe.capture.fake import FakeRecorder
-from fxpipe.capture.fallback import Decisions, FallbackError, StoresError
+from fxpipe.capture.fallback import Decisions, FallbackError, RefusedError, StoresError
 from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.parts import without_unread_parts
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
+from fxpipe.capture.remedies import ITERATOR, META
 from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.spans import close_spans
@@ -210,15 +212,21 @@ def _run(
         draws = recorder.modules.draws.watched(recorder.script.sources)
         with patched(recorder), recorder.watch, recorder, draws, interrupt.allowed():
             result = model(*args, **kwargs)
-    except Exception:
+    except Exception as error:
         if recorder.failure is not None:  # something in between made another error of it
             raise recorder.failure from None
+        if isinstance(error, FakeTensorDeviceMismatchError) and "meta" in str(error):
+            reason = f"its tensors are not all on the meta device, as some are ({error})"
+            raise RefusedError(reason, "", "", remedy=META) from error
         raise
     finally:
         recorder.settings.put_back()
     if recorder.failure is not None:  # the user's code caught it
         raise recorder.failure
     recorder.modules.settle()
+    if isinstance(result, Iterator):
+        reason = f"its result is a {type(result).__name__}, which computes when it is read"
+        raise RefusedError(reason, "", recorder.script.sources.forward_of(model), remedy=ITERATOR)
     outputs, layout = flatten(result, shared=True)
     recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
     return outputs, layout

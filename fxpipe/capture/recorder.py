@@ -18,7 +18,7 @@ from fxpipe.capture.decide import Deciding
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
 from fxpipe.capture.modules import Modules, Run
-from fxpipe.capture.naming import tensor_names
+from fxpipe.capture.naming import function_name, tensor_names
 from fxpipe.capture.parts import taken_apart
 from fxpipe.capture.regions import Regions
 from fxpipe.capture.script import Script
@@ -101,7 +101,7 @@ class Recorder(TorchFunctionMode):
 
     def keep_whole(self, reason: str, func: Any = None, *, remedy: str) -> KeepWholeError:
         """The fallback for something in the module call in progress."""
-        operation = "" if func is None else str(getattr(func, "__name__", func))
+        operation = "" if func is None else function_name(func)
         self.failure = KeepWholeError(
             reason, self.script.frame.path, self.script.sources.here(), operation, remedy=remedy
         )
@@ -109,7 +109,7 @@ class Recorder(TorchFunctionMode):
 
     def refuse(self, reason: str, func: Any, *, remedy: str) -> RefusedError:
         """The refusal of something in the module call in progress: keeping it whole is no help."""
-        operation = str(getattr(func, "__name__", func))
+        operation = function_name(func)
         path, here = self.script.frame.path, self.script.sources.here()
         self.failure = RefusedError(reason, path, here, operation, remedy=remedy)
         return self.failure

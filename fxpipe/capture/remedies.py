@@ -17,6 +17,11 @@ VALUES: Final = (
     "compute with tensors where Python decides now (torch.where, a mask), or decide in a smaller "
     "submodule"
 )
+LOOKED_AT: Final = (
+    "or, if the number is only looked at, keep the tensor (self.last = loss.detach()) and take the "
+    "number out after the call"
+)
+"""For numbers that are taken out."""
 FRACTION: Final = (
     "compute with the tensor itself (x * s instead of x * s.item()); decide on a comparison "
     "(if s > 1: instead of if s.item() > 1:); or move this part of forward into a small submodule of "
@@ -71,6 +76,16 @@ BACKWARD_HOOKS: Final = "set the hooks on modules further inside, or on tensors"
 ROWS: Final = (
     "take the same steps for every number of rows, and compute numbers from the sizes of tensors "
     "(x.shape[0])"
+)
+POINTER: Final = (
+    "move a position that a tensor holds on as a tensor (self.pointer.copy_((self.pointer + rows) % "
+    "size)), not as a number taken out of it"
+)
+"""For numbers that follow both rows and data."""
+ITERATOR: Final = "return a list or a tuple"
+META: Final = (
+    "give all inputs on the meta device as well, which records without data, or load the weights "
+    "first"
 )
 RESULT: Final = (
     "return one tensor with all rows in place of a list of them (torch.stack), or leave the list out "

@@ -17,9 +17,9 @@ from fxpipe import ops
 from fxpipe.capture.axes import Axis, Sizes
 from fxpipe.capture.fallback import DecidesOtherwiseError, KeepWholeError
 from fxpipe.capture.formulas import Formula, Size, fit, identity
-from fxpipe.capture.naming import safe
+from fxpipe.capture.naming import operation, safe
 from fxpipe.capture.record import Recording
-from fxpipe.capture.remedies import GENERATOR, ROWS
+from fxpipe.capture.remedies import GENERATOR, POINTER, ROWS
 from fxpipe.ir.capture import Span
 
 
@@ -266,9 +266,14 @@ class _Comparison:
             f"{self._what_changed(at)}, {what}",
             meta.get("path", ""),
             meta.get("source", ""),
-            "" if node is None else node.name,
-            remedy=ROWS,
+            "" if node is None else operation(node),
+            remedy=f"{ROWS}; or {POINTER}" if self._reads_numbers() else ROWS,
         )
+
+    def _reads_numbers(self) -> bool:
+        """Whether Python takes numbers out of tensors, and goes on with them."""
+        checks = (n for n in self._first.graph.nodes if n.target is ops.check_value)
+        return any(type(check.args[1]) is not bool for check in checks)
 
     def _what_changed(self, at: int) -> str:
         return self._sizes.difference(at + 1)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -38,3 +40,72 @@ def test_lazy_layers_are_told_until_they_have_run() -> None:
 
 def test_parts_may_be_scripted() -> None:
     refuse(nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 4)))
+
+
+class Yields(nn.Module):
+    """A model that computes while its result is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        for _ in range(2):
+            x = self.layer(x)
+            yield x
+
+
+def test_generators_as_results() -> None:
+    with pytest.raises(fxpipe.CaptureError, match=r"result is a generator(.|\n)*return a list"):
+        fxpipe.trace(Yields(), (torch.ones(3, 4),))
+
+
+@pytest.mark.parametrize("dims", [[0], [None], None])
+def test_inputs_with_data_for_weights_without(dims: list[int | None] | None) -> None:
+    model = nn.Sequential(nn.Linear(4, 4, device="meta"), nn.Linear(4, 4, device="meta"))
+    with pytest.raises(fxpipe.CaptureError, match=r"meta device(.|\n)*load the weights") as found:
+        fxpipe.trace(model, (torch.ones(3, 4),), batch_dims=dims)
+    assert not getattr(found.value, "__notes__", [])
+
+
+class Logs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = nn.Linear(4, 4), 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        self.seen = y.mean().item()
+        return y
+
+
+def test_numbers_that_are_only_looked_at() -> None:
+    with pytest.raises(fxpipe.CaptureError, match="take the number out after the call"):
+        fxpipe.trace(Logs(), (torch.ones(3, 4),))
+
+
+class Queue(nn.Module):
+    """A queue of rows with a pointer, which is taken out as a number, or is not."""
+
+    def __init__(self, as_number: bool) -> None:
+        super().__init__()
+        self.layer, self.as_number = nn.Linear(4, 4), as_number
+        self.register_buffer("queue", torch.zeros(7, 4))
+        self.register_buffer("pointer", torch.full((1,), 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, rows = self.layer(x), len(x)
+        start = int(self.pointer) if self.as_number else self.pointer
+        self.queue[(start + torch.arange(rows)) % 7] = h.detach()
+        if self.as_number:
+            self.pointer[0] = (start + rows) % 7
+        else:
+            self.pointer.copy_((start + rows) % 7)
+        return h @ self.queue.clone().T
+
+
+def test_numbers_that_follow_rows_and_data() -> None:
+    example = (torch.ones(3, 4),)
+    with pytest.raises(fxpipe.CaptureError, match=r"x\[…\] = …(.|\n)*as a tensor"):
+        fxpipe.trace(Queue(True), example)
+    assert not fxpipe.trace(Queue(False), example).leaves
