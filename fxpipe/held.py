@@ -142,6 +142,11 @@ def _kind(cls: type[Any]) -> _Kind:
     return _Kind.OBJECT
 
 
+def is_plain_object(cls: type[Any]) -> bool:
+    """Whether objects of a class are the user's own, with attributes that can be looked into."""
+    return _kind(cls) is _Kind.OBJECT  # type: ignore[arg-type]
+
+
 def refill(cell: Any, content: Any) -> None:
     """Give a container its content back; nothing is written if it still has it."""
     if not cell and not content:

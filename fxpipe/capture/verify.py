@@ -86,10 +86,21 @@ def verify(
         where = _first_difference(capture, model, leaves, replay())
         raise CaptureError(
             f"the captured graph of {capture.model_class} does not compute what the module computes: "
-            f"{problem}\n  {where}\n  What to do: keep the module named here out of the way (a "
-            "module that decides on data or keeps state in Python objects can be made a submodule of "
-            "its own), or pass verify=False if the difference is wanted."
+            f"{problem}\n  {where}\n  What to do: {_advice(model)}, or pass verify=False if the "
+            "difference is wanted."
         )
+
+
+def _advice(model: nn.Module) -> str:
+    if model._backward_hooks or model._backward_pre_hooks:
+        return (
+            "the model itself has backward hooks, which change gradients of the whole call, and no "
+            "stage runs it as a whole: put them on modules inside, or remove them"
+        )
+    return (
+        "keep the module named here out of the way (a module that decides on data or keeps state in "
+        "Python objects can be made a submodule of its own)"
+    )
 
 
 def _call(model: nn.Module, layout: Layout, leaves: Sequence[Any]) -> list[Any]:
