@@ -202,7 +202,11 @@ def first_line(model: nn.Module, example: Example, options: Options) -> Line:
 
 def next_line(model: nn.Module, example: Example, options: Options, first: Line) -> Line:
     """The line of another situation, cut so that no module leaves its stage."""
-    capture = captured(model, example, options)
+    return line_like(model, captured(model, example, options), options, first)
+
+
+def line_like(model: nn.Module, capture: Capture, options: Options, first: Line) -> Line:
+    """The line of one more capture of a model, cut so that no module leaves its stage."""
     plan = follow(first.plan, first.capture, capture)
     return _finish(model, capture, None, plan, options)
 

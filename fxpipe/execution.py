@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fxpipe.analysis.varying import varying_outputs
+from fxpipe.believed import Believed
 from fxpipe.capture.batch import batch_dimension
 from fxpipe.capture.signature import flatten
 from fxpipe.codegen.load import load
@@ -101,7 +102,8 @@ def run(
         step: number of the step, part of the random numbers' keys.
 
     Raises:
-        CaptureError: if the inputs do not match the capture.
+        CaptureError: if the inputs do not match the capture, or the model does something else for the
+            number of rows that a micro-batch has.
         ScheduleError: if the batch has too few rows for the programs' micro-batches, or the programs
             have updates and there is no optimizer.
         TypeError: if the optimizer's step needs a closure.
@@ -121,6 +123,7 @@ def run(
     rows = batch.batches.rows
     targets = scatter_target(target, rows, along=batch_dimension(capture))
     shares = loss_weights(weights, rows, batch.calls, targets)
+    _require_rows(capture, batch)
     home = {stage: rank for (stage, _), rank in sorted(homes_of(programs).items(), reverse=True)}
     lanes = [open_lane(device) for device in resolve_devices(devices or ["cpu"] * len(programs))]
     runner = backend or LocalBackend()
@@ -154,3 +157,22 @@ def run(
     if updates is not None:
         updates.finish()
     return StepResult(outcome.loss, batch.joined(outcome.outputs, shares), outcome.timeline)
+
+
+def _require_rows(capture: Capture, batch: WholeBatch) -> None:
+    """Check the micro-batches that have more rows, or fewer, than any that was recorded."""
+    believed = Believed(capture.rows)
+    counts = batch.batches.rows
+    if capture.holds_at is None or all(rows in believed for rows in counts):
+        return
+    for rows, (args, kwargs) in zip(counts, batch.calls(), strict=True):
+        if rows in believed:
+            continue
+        if not capture.holds_at(flatten((args, kwargs))[0]):
+            low, high = capture.rows or (rows, rows)
+            raise CaptureError(
+                f"a micro-batch has {rows} rows, and the model does something else with them than with "
+                f"the {low} to {high} that were recorded\n  What to do: choose another number of "
+                "micro-batches, or use fxpipe.compile, which records such sizes on its own"
+            )
+        believed.add(rows, ())

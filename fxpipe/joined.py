@@ -64,7 +64,7 @@ class JoinedOutputs:
         bare = object.__new__(JoinedOutputs)
         bare._signature = self._signature
         bare._weights = self._weights
-        bare._leaves = [Joined(None, leaf.kind, leaf.sizes) for leaf in self._leaves]
+        bare._leaves = [Joined(None, leaf.kind, leaf.sizes, leaf.flat) for leaf in self._leaves]
         bare._marks = self._marks
         return bare
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,7 +30,7 @@ from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.copies import require_one_loss
 from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
-from fxpipe.runtime.micro_batch import scatter_target
+from fxpipe.runtime.micro_batch import rows_of, scatter_target
 from fxpipe.runtime.rng import undrawn_if_it_fails
 from fxpipe.situation import Situation, variants_of
 from fxpipe.turns import Turns
@@ -181,14 +182,22 @@ class Pipeline(Decided):
         situation = self._recordings.situation(args, kwargs)
         signature, varying = situation.line.capture.signature, situation.varying
         batch = WholeBatch(signature, args, kwargs, self._options.chunks, varying)
-        return batch, variants_of([situation] * batch.batches.count, batch.calls)
+        return batch, variants_of(
+            [situation] * batch.batches.count, batch.batches.rows, batch.calls
+        )
 
     def _ready(self, calls: Sequence[Call]) -> tuple[ReadyMade, Sequence[Situation]]:
         """Ready-made micro-batches, and the recording that each of them runs through."""
         situations = [
             self._recordings.situation(args, kwargs, is_cut=True) for args, kwargs in calls
         ]
-        variants = variants_of(situations, lambda: calls)
+        rows = [
+            rows_of(
+                each.line.capture.signature, [x for x in flatten(call)[0] if isinstance(x, Tensor)]
+            )
+            for each, call in zip(situations, calls, strict=True)
+        ]
+        variants = variants_of(situations, rows, lambda: calls)
         return ReadyMade([each.line.capture.signature for each in variants], calls), variants
 
     def _cut_target(self, target: Any, feed: Feed, variants: Sequence[Situation]) -> list[Any]:

@@ -41,7 +41,8 @@ class OtherRowsError(Exception):
         super().__init__(
             f"To record it for every batch size, the model was run on {rows} rows, where the example "
             f"has {batch.size}. If it takes no batches (the nodes of a graph, say, are no rows), its "
-            "inputs must be given whole: in a pipeline by one micro-batch (chunks=1)."
+            "inputs must be given whole: in a pipeline by one micro-batch (chunks=1). If other inputs, "
+            "or other dimensions, have the rows, split={'name': fxpipe.Split(dim)} says which."
         )
         self.error = error
 
@@ -96,6 +97,7 @@ class General:
         elsewhere: arguments' leaves of other sizes than the example's, to try the recording on; None
             if the batch alone is free.
         ranges: name of a marked dimension → its least and its largest recorded size.
+        among: the least and the largest number of rows recorded; None if no input has rows.
     """
 
     recording: Recording
@@ -103,6 +105,7 @@ class General:
     rows: int
     elsewhere: list[Any] | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    among: tuple[int, int] | None = None
 
 
 def record_general(call: Call, decisions: Decisions, mode: str) -> General:
@@ -386,12 +389,15 @@ class _Generalising:
                 first.outputs, second.recording.outputs, (rows, second.point[0])
             )
         elsewhere = self._call.leaves_at(self._made[_FAR].point) if self._call.marked else None
-        return General(first, tuple(outputs), rows, elsewhere, self._ranges())
-
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        sizes = zip(*(made.point for made in self._made.values()), strict=True)
-        pairs = zip(self._axes, sizes, strict=True)
-        return {a.mark.name: (min(found), max(found)) for a, found in pairs if not a.is_batch}
+        sizes = list(zip(*(made.point for made in self._made.values()), strict=True))
+        ranges = [(min(found), max(found)) for found in sizes]
+        among = None if self._call.batch is None else ranges[0]
+        marked = {
+            axis.mark.name: found
+            for axis, found in zip(self._axes, ranges, strict=True)
+            if not axis.is_batch
+        }
+        return General(first, tuple(outputs), rows, elsewhere, marked, among)
 
 
 def _decides(recording: Recording) -> bool:

@@ -48,6 +48,12 @@ class Ahead:
     def __init__(self) -> None:
         self.buffers: dict[str, torch.Tensor] = {}
 
+    def copy(self) -> Ahead:
+        """The same buffers, to try out what comes next."""
+        copy = Ahead()
+        copy.buffers.update(self.buffers)
+        return copy
+
     @contextmanager
     def in_model(self, model: nn.Module) -> Iterator[None]:
         """Inside, the model has these buffers: it can be recorded for the next micro-batch."""

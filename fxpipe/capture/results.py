@@ -19,7 +19,8 @@ def output_leaves(
         if not isinstance(leaf, torch.Tensor) or second is None:
             yield OutputLeaf(None, isinstance(leaf, torch.Tensor))
             continue
-        yield OutputLeaf(_batch_dim(position, leaf.shape, second[position].shape, sizes), True)
+        dim = _batch_dim(position, leaf.shape, second[position].shape, sizes)
+        yield OutputLeaf(dim, True, leaf.dim())
 
 
 def _batch_dim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from fxpipe import interrupts
 from fxpipe.capture.batch import Batch, find_batch
 from fxpipe.capture.restore import ModelState, Modes, Randomness
 from fxpipe.capture.signature import Layout, flatten
+from fxpipe.ir.capture import Capture
 
 
 def choose_batch(
@@ -40,6 +42,28 @@ def choose_batch(
         if batch.size > 1 and _has_independent_rows(model, leaves, layout, batch, dim):
             return batch
     return first
+
+
+def for_rows(capture: Capture, like: Capture, rows: int) -> Capture:
+    """A capture of one size, as the one of a micro-batch with so many rows.
+
+    Args:
+        capture: recorded as if no input had rows.
+        like: of the same call with another number of rows: it says where inputs and results have them.
+    """
+    signature = capture.signature
+    inputs = tuple(
+        replace(leaf, batch_dim=known.batch_dim)
+        for leaf, known in zip(signature.inputs, like.signature.inputs, strict=True)
+    )
+    outputs = signature.outputs
+    if len(outputs) == len(like.signature.outputs):
+        pairs = zip(outputs, like.signature.outputs, strict=True)
+        outputs = tuple(
+            replace(leaf, batch_dim=known.batch_dim, dims=known.dims) for leaf, known in pairs
+        )
+    signature = replace(signature, inputs=inputs, outputs=outputs)
+    return replace(capture, signature=signature, batch_size=rows, rows=(rows, rows))
 
 
 def _takes_sequences_first(model: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 
 from fxpipe.capture.axes import Dynamic, Place, free_axes, marked
 from fxpipe.capture.batch import batch_of
+from fxpipe.capture.ragged import without_ragged
 from fxpipe.capture.signature import flatten
 from fxpipe.capture.specs import refuse_nested
 from fxpipe.capture.splits import Splits
@@ -50,6 +51,7 @@ def situation_of(
     batch = batch_of(leaves, layout, like, marks)
     if splits:
         batch = splits.applied(batch, leaves, layout)
+    batch = without_ragged(batch, leaves, layout, splits)
     dims = batch.dims if batch is not None else (None,) * len(leaves)
     free = {place for axis in free_axes(marks, leaves, batch) for place in axis.places}
     parameters, buffers = list(model.parameters()), list(model.buffers())

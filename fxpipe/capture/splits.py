@@ -130,7 +130,8 @@ def _fill(
         elif batch is not None and batch.size == size:
             yield batch.dims[at]
         else:
-            yield rows_along(leaf, along, size)
+            found = rows_along(leaf, along, size)
+            yield rows_along(leaf, 0, size) if found is None else found
 
 
 def _argument_paths(model: nn.Module, layout: Layout) -> Iterator[list[str]]:

@@ -11,10 +11,12 @@ from torch import nn
 
 from fxpipe.capture.axes import Dynamic, free_axes, marked
 from fxpipe.capture.batch import given_batch
+from fxpipe.capture.elsewhere import Elsewhere
 from fxpipe.capture.fallback import Decisions
 from fxpipe.capture.general import Call, OtherRowsError, record_general
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
+from fxpipe.capture.ragged import without_ragged
 from fxpipe.capture.record import Recording, record_once
 from fxpipe.capture.refusals import refuse
 from fxpipe.capture.reports import leaf_reports
@@ -82,7 +84,7 @@ def trace(
     refuse_nested(*leaves)
     marks = marked(model, leaves, layout, dynamic)
     batch = (
-        choose_batch(model, leaves, layout, taken=marks)
+        without_ragged(choose_batch(model, leaves, layout, taken=marks), leaves, layout)
         if batch_dims is None
         else given_batch(leaves, batch_dims)
     )
@@ -151,8 +153,10 @@ def _capture(call: Call, mode: str, verify: bool) -> Capture:
         mode=mode,
         batch_size=general.rows,
         ranges=general.ranges,
+        rows=general.among,
         leaves=leaf_reports(call.model, recording.graph, decisions),
         recorded_from=weakref.ref(call.model),
+        holds_at=Elsewhere(call, recording, decisions, mode),
     )
     if verify and not call.has_no_data:
         for leaves in (call.leaves, general.elsewhere):

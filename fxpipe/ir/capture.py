@@ -132,8 +132,12 @@ class Capture:
         batch_size: rows of the recorded micro-batch (specs hold for this size).
         leaves: modules that stay whole by fallback.
         ranges: name of a free dimension → its least and its largest recorded size.
+        rows: the least and the largest number of rows that it was recorded with; None if no input has
+            rows.
         situation: hashable key of what the graph depends on besides the batch size.
         recorded_from: gives the module that was recorded, while it lives.
+        holds_at: records the module once more, with the leaves of other arguments of the same
+            structure, and says whether the graph is what comes out.
     """
 
     graph: torch.fx.Graph
@@ -146,10 +150,12 @@ class Capture:
     batch_size: int
     leaves: tuple[LeafReport, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: tuple[int, int] | None = None
     situation: object = None
     recorded_from: Callable[[], torch.nn.Module | None] = field(
         default=type(None), repr=False, compare=False
     )
+    holds_at: Callable[[list[Any]], bool] | None = field(default=None, repr=False, compare=False)
     _names: dict[str, torch.fx.Node] = field(default_factory=dict, repr=False, compare=False)
 
     def node(self, name: str) -> torch.fx.Node:
@@ -213,7 +219,7 @@ class Capture:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles do not know the module that was recorded."""
-        return {**self.__dict__, "recorded_from": type(None)}
+        return {**self.__dict__, "recorded_from": type(None), "holds_at": None}
 
     def fingerprint(self) -> str:
         """A short hash of the graph's text: a plan made for another graph is told apart by it."""

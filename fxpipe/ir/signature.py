@@ -36,10 +36,14 @@ class InputLeaf:
 
 @dataclass(frozen=True, slots=True)
 class OutputLeaf:
-    """One leaf of the result: `batch_dim` is the dimension along which micro-batches are joined."""
+    """One leaf of the result: `batch_dim` is the dimension along which micro-batches are joined.
+
+    `dims`: how many dimensions a tensor has in a micro-batch of several rows, where it was recorded.
+    """
 
     batch_dim: int | None
     is_tensor: bool
+    dims: int | None = None
 
 
 @dataclass(frozen=True)

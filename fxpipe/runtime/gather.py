@@ -21,6 +21,8 @@ class Joined:
     """``"rows"``: joined along the batch dimension; ``"mean"``; ``"same"``; ``"each"``: a list."""
     sizes: tuple[int, ...] = ()
     """Of the micro-batches' pieces along the batch dimension; of a list: 1 for tensors, 0 for others."""
+    flat: tuple[bool, ...] = ()
+    """Whether a micro-batch's piece has one row, and no dimension for it."""
 
 
 def gather(
@@ -46,15 +48,31 @@ def gather(
         return Joined(first, "same")
     if all(isinstance(piece, Tensor) for piece in pieces):
         if leaf.batch_dim is not None:
-            if not _can_be_joined(pieces, leaf.batch_dim):
-                return _each(pieces)
-            sizes = tuple(piece.size(leaf.batch_dim) for piece in pieces)
-            return Joined(torch.cat(list(pieces), leaf.batch_dim), "rows", sizes)
+            return _rows(leaf, pieces)
         if all(map(_is_scalar, pieces)):
             return Joined(weighted_sum(pieces, weights), "mean")
     if not varies and all(_equal(first, piece) for piece in pieces[1:]):
         return Joined(first, "same")
     return _each(pieces)
+
+
+def _rows(leaf: OutputLeaf, pieces: Sequence[Tensor]) -> Joined:
+    """The pieces joined along the batch dimension, if they can be.
+
+    One row may have lost its dimension (``y.squeeze()``).
+    """
+    dim = leaf.batch_dim
+    assert dim is not None
+    dims = max(piece.dim() for piece in pieces) if leaf.dims is None else leaf.dims
+    flat = tuple(piece.dim() == dims - 1 for piece in pieces)
+    whole = [
+        piece.unsqueeze(dim) if is_flat else piece
+        for piece, is_flat in zip(pieces, flat, strict=True)
+    ]
+    if not _can_be_joined(whole, dim):
+        return _each(pieces)
+    sizes = tuple(piece.size(dim) for piece in whole)
+    return Joined(torch.cat(whole, dim), "rows", sizes, flat)
 
 
 def _each(pieces: Sequence[Any]) -> Joined:
@@ -69,7 +87,7 @@ def _is_scalar(value: Any) -> bool:
 
 def _can_be_joined(pieces: Sequence[Tensor], dim: int) -> bool:
     others = {(*piece.shape[:dim], *piece.shape[dim + 1 :]) for piece in pieces}
-    return len(others) == 1
+    return len(others) == 1 and all(piece.dim() > dim for piece in pieces)
 
 
 def weighted_sum(pieces: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -110,7 +128,11 @@ def scatter_gradient(
     match joined.kind:
         case "rows":
             assert leaf.batch_dim is not None
-            return list(grad.split(list(joined.sizes), leaf.batch_dim))
+            pieces = grad.split(list(joined.sizes), leaf.batch_dim)
+            return [
+                piece.squeeze(leaf.batch_dim) if is_flat else piece
+                for piece, is_flat in zip(pieces, joined.flat, strict=True)
+            ]
         case "mean":
             return [grad * weight for weight in weights]
         case "each":

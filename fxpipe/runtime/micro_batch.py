@@ -82,7 +82,10 @@ def _rows(leaves: Sequence[InputLeaf], tensors: Sequence[Tensor]) -> int | None:
         return None
     if len(set(found.values())) > 1:
         listed = ", ".join(f"{name}: {rows}" for name, rows in found.items())
-        raise ValueError(f"the batched inputs have different numbers of rows ({listed})")
+        raise ValueError(
+            f"the batched inputs have different numbers of rows ({listed}): "
+            "micro_batches=[(args, kwargs, target), ...] takes what has no rows in common"
+        )
     total = next(iter(found.values()))
     if total == 0:
         raise ValueError("the batch is empty: it has 0 rows")
