@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import NoneType
 from typing import Any, Final
@@ -14,23 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from fxpipe.capture.axes import free_axes, marked
-from fxpipe.capture.batch import batch_of, given_batch, resized
-from fxpipe.capture.ragged import ragged_lists, refuse_ragged, without_ragged
-from fxpipe.capture.rows import choose_batch, for_rows
-from fxpipe.capture.signature import argument_names, flatten
+from fxpipe.capture.batch import batch_of, resized
+from fxpipe.capture.rows import choose_batch
+from fxpipe.capture.signature import flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.splits import Splits
 from fxpipe.changing import advice
-from fxpipe.compiler import Example, Line, captured, first_line, line_like, next_line
-from fxpipe.errors import FxPipeError
+from fxpipe.compiler import Example, Line, captured, first_line, next_line
 from fxpipe.ir.capture import Capture
 from fxpipe.options import Options
 from fxpipe.regimes import Choice, Key, Regimes, covers
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
-from fxpipe.runtime.loss import Call
 from fxpipe.runtime.together import together
-from fxpipe.situation import Anew, Situation
+from fxpipe.situation import Situation
 
 _MANY_VALUES: Final = 8
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
@@ -223,59 +220,20 @@ class Recordings:
         return line
 
     def _ready(self, line: Line, is_free: bool = True) -> Situation:
-        capture = line.capture
-        anew = Anew(
+        return Situation(
+            self._model,
+            line,
+            self._lanes,
+            self._backend,
+            self._options,
             lambda args, kwargs: self._ready(self._next_line(args, kwargs, 1, is_free)[0], is_free),
-            lambda args, kwargs: self._ready(
-                self._line_for_rows((args, kwargs), capture, is_free), is_free
-            ),
-            self._holds,
         )
-        return Situation(self._model, line, self._lanes, self._backend, self._options, anew)
-
-    def _holds(self, capture: Capture, call: Call) -> bool:
-        """Whether a capture says what the model does with a micro-batch of another size."""
-        if capture.holds_at is None:
-            return False
-        leaves, _ = flatten(call)
-        with self._where_inputs_are(tuple(call[0]), call[1]):
-            try:
-                return capture.holds_at(leaves)
-            except Exception:  # recorded for its own size, it says so itself
-                return False
-
-    def _line_for_rows(self, call: Call, like: Capture, is_free: bool) -> Line:
-        """The line of a micro-batch that has its own way because of the number of its rows.
-
-        With more rows than were recorded it may hold for some more, or else for this number alone.
-        """
-        assert self.line is not None
-        assert like.rows is not None
-        options = self._recording_options(is_free)
-        leaves, layout = flatten(call)
-        dims = tuple(leaf.batch_dim for leaf in like.signature.inputs)
-        batch = given_batch(leaves, dims)
-        assert batch is not None
-        args, kwargs = call
-        alone = Example(tuple(args), dict(kwargs), (None,) * len(leaves))
-        with self._where_inputs_are(tuple(args), kwargs):
-            if batch.size > like.rows[1]:
-                more_args, more_kwargs = layout.unflatten(resized(leaves, batch, 2 * batch.size))
-                more = Example(more_args, more_kwargs, dims)
-                with suppress(FxPipeError):  # twice as many are too many
-                    return next_line(self._model, more, options, self.line)
-            capture = for_rows(captured(self._model, alone, options), like, batch.size)
-            return line_like(self._model, capture, options, self.line)
-
-    def _recording_options(self, is_free: bool) -> Options:
-        """The options to record with; `is_free`: whether marked sizes stay free."""
-        return self._options if is_free else replace(self._options, dynamic=None)
 
     def _next_line(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int, is_free: bool
     ) -> tuple[Line, bool]:
         assert self.line is not None
-        options = self._recording_options(is_free)
+        options = self._options if is_free else replace(self._options, dynamic=None)
         example = self._micro_batch(args, kwargs, chunks)
         with self._where_inputs_are(args, kwargs):
             line = next_line(self._model, example, options, self.line)
@@ -302,10 +260,6 @@ class Recordings:
             batch = batch_of(leaves, layout, self._like, marks)
         if self.splits:
             batch = self.splits.applied(batch, leaves, layout)
-        if batch is not None and chunks > 1:
-            for held in ragged_lists(batch, leaves, layout, self.splits):
-                refuse_ragged(leaves, argument_names(self._model, layout), held)
-        batch = without_ragged(batch, leaves, layout, self.splits)
         if batch is None:
             return Example(args, dict(kwargs), (None,) * len(leaves))
         if batch.size == 0:
