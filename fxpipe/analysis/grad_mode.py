@@ -16,7 +16,8 @@ def followed(capture: Capture) -> bool:
     """Whether autograd followed the forward from its start, as in training.
 
     Regions of another mode are steps of the graph, so the first of them tells. Without any, values tell
-    that a gradient comes back to; a weight written in place is one of them in any mode.
+    that a gradient comes back to; a weight written in place is one of them in any mode,
+    and so is what is marked by ``requires_grad_``.
     """
     for node in capture.body:
         if node.target is ops.set_grad_enabled:
@@ -26,4 +27,5 @@ def followed(capture: Capture) -> bool:
     return any(
         is_differentiable(node.meta.get("spec")) and given.isdisjoint(storages(node))
         for node in capture.body
+        if node.target not in ("requires_grad_", ops.set_attribute)
     )

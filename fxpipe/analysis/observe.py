@@ -171,6 +171,11 @@ def _graph_of(outputs: list[torch.Tensor]) -> list[Node]:
     return list(found)
 
 
+def _is_expanded(gradient: torch.Tensor) -> bool:
+    """Whether one number in memory stands for several, as in the gradient of a sum."""
+    return gradient.layout is torch.strided and 0 in gradient.stride()
+
+
 def _accumulate(
     capture: Capture,
     model: torch.nn.Module,
@@ -187,8 +192,9 @@ def _accumulate(
         gradient = gradients.get(key)
         if gradient is None:
             continue
+        held = gradient.clone() if _is_expanded(gradient) else gradient  # as `.grad` would be
         start = meter.now()
-        gradient.add_(gradient)
+        held.add_(gradient)
         share = (meter.now() - start) / len(nodes)
         for node in nodes:
             seconds[node] = seconds.get(node, 0.0) + share

@@ -64,13 +64,13 @@ def profile(
     clock = WallClock(devices_of(model, *values))
 
     def once(**options: bool) -> Sample:
-        inputs = [_fresh(value) for value in values]
         run = MeteredRun(capture, model, clock)
         with (
             outside_inference(model),
             undisturbed(model, capture.training, capture.changed_state),
             torch.set_grad_enabled(trains),
         ):
+            inputs = [_fresh(value) for value in values]
             return observe(capture, model, run, inputs, **options)
 
     with progress_bar("measuring the model", progress) as step:

@@ -61,6 +61,19 @@ def test_frozen_parameters_get_no_gradient() -> None:
     assert set(sample(model, torch.randn(3, 2)).backward) == {"_1"}
 
 
+def test_the_gradient_of_a_sum_is_added_like_others() -> None:
+    class Shifts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.shift.sum()
+
+    # One reading of the clock for the sum's backward; two more around the sum of gradients.
+    assert sample(Shifts(), torch.randn(4, 2)).backward["sum_1"] == 1.0 + 1.0
+
+
 class RaisesBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
