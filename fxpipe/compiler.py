@@ -295,7 +295,7 @@ def _finish(
 
 
 def _warn_of_divided_hooks(model: nn.Module, captured: Capture, plan: PartitionPlan) -> None:
-    """Say which forward hooks run no more: those of modules that lie in several stages."""
+    """Say which hooks run no more: those of modules that lie in several stages."""
     divided = {
         span.path
         for span in captured.spans
@@ -308,6 +308,12 @@ def _warn_of_divided_hooks(model: nn.Module, captured: Capture, plan: PartitionP
                 f"{path or 'the model'} has forward hooks, and a cut divides it: the tensor "
                 "operations of the hooks are part of the stages, but their Python code is not run. "
                 "Choose cuts outside of it, or put the hooks on modules inside.",
+                stacklevel=4,
+            )
+        if module._backward_hooks or module._backward_pre_hooks:
+            warnings.warn(
+                f"{path or 'the model'} has backward hooks, and a cut divides it: they are not run. Put "
+                "them on modules inside.",
                 stacklevel=4,
             )
 

@@ -30,6 +30,7 @@ from fxpipe.runtime.instructions import homes_of, micro_batches_of
 from fxpipe.runtime.loss import LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import scatter_target
 from fxpipe.runtime.runtime import Runtime
+from fxpipe.tangents import refuse_tangents
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def run(
     """
     if optimizer is not None:
         require_no_closure(optimizer)
-    _, layout = flatten((tuple(args), dict(kwargs or {})))
+    leaves, layout = flatten((tuple(args), dict(kwargs or {})))
+    refuse_tangents([*leaves, *model.parameters()])
     if layout != capture.signature.input:
         raise CaptureError("the arguments have another structure than those of the capture")
     batch = WholeBatch(
@@ -121,9 +123,9 @@ def run(
         varying_outputs(capture),
     )
     rows = batch.batches.rows
+    _require_rows(capture, batch)
     targets = scatter_target(target, rows, along=batch_dimension(capture))
     shares = loss_weights(weights, rows, batch.calls, targets)
-    _require_rows(capture, batch)
     home = {stage: rank for (stage, _), rank in sorted(homes_of(programs).items(), reverse=True)}
     lanes = [open_lane(device) for device in resolve_devices(devices or ["cpu"] * len(programs))]
     runner = backend or LocalBackend()

@@ -33,6 +33,7 @@ from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import rows_of, scatter_target
 from fxpipe.runtime.rng import undrawn_if_it_fails
 from fxpipe.situation import Situation, variants_of
+from fxpipe.tangents import refuse_tangents
 from fxpipe.turns import Turns
 
 _ONE: Final = float(1)
@@ -81,10 +82,11 @@ class Pipeline(Decided):
             parameters = [p for p in self.parameters() if p.requires_grad]
             if torch.is_grad_enabled() and _follows(args, kwargs, parameters):
                 result = run_differentiable(
-                    batch, variants, self._executables, seed, parameters, self._turns.take
+                    batch, variants, self._executables, seed, parameters, self._take_backward
                 )
             else:
                 result = run_call(batch, variants, self._executables, seed)
+            self._recordings.ran()
             if self.training:
                 self.steps_done += 1
         return result
@@ -166,6 +168,7 @@ class Pipeline(Decided):
                     keep_output=keep_output,
                     optimizer=optimizer,
                 )
+                self._recordings.ran()
                 self.steps_done += 1
             if not made.waits:
                 made.update()
@@ -175,10 +178,17 @@ class Pipeline(Decided):
                 made.update()
         return StepResult(made.outcome.loss, made.output, made.outcome.timeline)
 
+    @contextmanager
+    def _take_backward(self) -> Iterator[None]:
+        """A turn for the backward of a call."""
+        with self._turns.take(), self._recordings.running():
+            yield
+
     def _cut(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[WholeBatch, Sequence[Situation]]:
         """A batch cut into micro-batches, and the recording that each of them runs through."""
+        refuse_tangents([*flatten((args, dict(kwargs)))[0], *self.parameters()])
         situation = self._recordings.situation(args, kwargs)
         signature, varying = situation.line.capture.signature, situation.varying
         batch = WholeBatch(signature, args, kwargs, self._options.chunks, varying)
@@ -188,6 +198,7 @@ class Pipeline(Decided):
 
     def _ready(self, calls: Sequence[Call]) -> tuple[ReadyMade, Sequence[Situation]]:
         """Ready-made micro-batches, and the recording that each of them runs through."""
+        refuse_tangents([*flatten(tuple(calls))[0], *self.parameters()])
         situations = [
             self._recordings.situation(args, kwargs, is_cut=True) for args, kwargs in calls
         ]

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from types import NoneType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from fxpipe.capture.axes import free_axes, marked
-from fxpipe.capture.batch import batch_of, resized
-from fxpipe.capture.rows import choose_batch
-from fxpipe.capture.signature import flatten
+from fxpipe.capture.batch import batch_of, given_batch, resized
+from fxpipe.capture.ragged import ragged_lists, refuse_ragged, without_ragged
+from fxpipe.capture.rows import choose_batch, for_rows
+from fxpipe.capture.signature import Layout, argument_names, flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.splits import Splits
 from fxpipe.changing import advice
-from fxpipe.compiler import Example, Line, captured, first_line, next_line
+from fxpipe.compiler import Example, Line, captured, first_line, line_like, next_line
+from fxpipe.errors import FxPipeError
+from fxpipe.followed import Followed
 from fxpipe.ir.capture import Capture
+from fxpipe.ir.spec import TensorSpec
 from fxpipe.options import Options
 from fxpipe.regimes import Choice, Key, Regimes, covers
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
+from fxpipe.runtime.loss import Call
 from fxpipe.runtime.together import together
-from fxpipe.situation import Situation
+from fxpipe.situation import Anew, Situation
 
 _MANY_VALUES: Final = 8
-_HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
-"""Of a module, by numbers that no two hooks have."""
-_PLAIN: Final = (bool, int, float, complex, str, bytes, NoneType)
 
 
 class Recordings:
@@ -61,7 +62,8 @@ class Recordings:
         self._backend = backend
         self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
         self._regimes = Regimes()
-        self._without_rows: Capture | None = None
+        self._followed = Followed(model)
+        self._without_rows: dict[Hashable, Capture] = {}
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
         self._warned_of_number = False
@@ -119,6 +121,17 @@ class Recordings:
         marks = marked(self._model, leaves, layout, self._options.dynamic)
         return {axis.mark.name: axis.size for axis in free_axes(marks, leaves, None)}
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around the stages' work in a turn that has not asked for a situation: a call's backward."""
+        self._followed.entries(self._written_out)
+        yield
+        self.ran()
+
+    def ran(self) -> None:
+        """The stages have run: what they have put into modules leads to no new recording."""
+        self._followed.ran(self._written_out)
+
     def clear(self) -> None:
         """Forget all situations; the placement stays."""
         self._situations.clear()
@@ -129,13 +142,13 @@ class Recordings:
     def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """What a recording depends on.
 
-        Besides the situation: which modules the model has, with what forwards, and the plain attributes
-        and hooks of those that the stages do not call but write out.
+        Besides the situation: which modules the model has, with what forwards, and what is in those
+        that the stages do not call but write out.
         """
         return (
-            self._situation_of(args, kwargs, self._like),
+            self._situation_of(args, kwargs, self._like(*flatten((args, dict(kwargs))))),
             tuple(map(_identity, self._model.modules())),
-            self._attributes(),
+            self._followed.entries(self._written_out),
         )
 
     def _situation_of(
@@ -150,23 +163,17 @@ class Recordings:
             dynamic=self._options.dynamic,
         )
 
-    @property
-    def _like(self) -> Capture | None:
-        """The capture that says where inputs have their rows.
+    def _like(self, leaves: Sequence[Any], layout: Layout) -> Capture | None:
+        """The capture that says where inputs have their rows; None: it is to be guessed.
 
-        What seemed to be rows may turn out to be none: the first graph's last nodes had no edges.
+        What seemed to be rows may turn out to be none: the first graph's last nodes had no edges. That
+        tells nothing of inputs with other numbers of dimensions: a vector has no rows, a matrix has.
         """
-        if self._without_rows is not None:
-            return self._without_rows
-        return self.line.capture if self.line is not None else None
-
-    def _attributes(self) -> Hashable:
-        found = []
-        for path in self._written_out:
-            attributes = vars(self._model.get_submodule(path))
-            found += [(path, name, v) for name, v in attributes.items() if type(v) in _PLAIN]
-            found += [(path, name, tuple(attributes[name])) for name in _HOOKS if attributes[name]]
-        return tuple(found)
+        if self.line is None:
+            return None
+        capture = self._without_rows.get((layout, _ranks(leaves)), self.line.capture)
+        recorded = [leaf.spec for leaf in capture.signature.inputs]
+        return capture if capture.has_rows or _ranks(recorded) == _ranks(leaves) else None
 
     def _warn_of_values(self, key: Any) -> None:
         """Say if attributes alone have led to many recordings."""
@@ -216,24 +223,64 @@ class Recordings:
             return self.line
         line, may_be_whole = self._next_line(args, kwargs, chunks, is_free)
         if may_be_whole and not line.capture.has_rows:
-            self._without_rows = line.capture
+            leaves, layout = flatten((args, dict(kwargs)))
+            self._without_rows[layout, _ranks(leaves)] = line.capture
         return line
 
     def _ready(self, line: Line, is_free: bool = True) -> Situation:
-        return Situation(
-            self._model,
-            line,
-            self._lanes,
-            self._backend,
-            self._options,
+        capture = line.capture
+        anew = Anew(
             lambda args, kwargs: self._ready(self._next_line(args, kwargs, 1, is_free)[0], is_free),
+            lambda args, kwargs: self._ready(
+                self._line_for_rows((args, kwargs), capture, is_free), is_free
+            ),
+            self._holds,
         )
+        return Situation(self._model, line, self._lanes, self._backend, self._options, anew)
+
+    def _holds(self, capture: Capture, call: Call) -> bool:
+        """Whether a capture says what the model does with a micro-batch of another size."""
+        if capture.holds_at is None:
+            return False
+        leaves, _ = flatten(call)
+        with self._where_inputs_are(tuple(call[0]), call[1]):
+            try:
+                return capture.holds_at(leaves)
+            except Exception:  # recorded for its own size, it says so itself
+                return False
+
+    def _line_for_rows(self, call: Call, like: Capture, is_free: bool) -> Line:
+        """The line of a micro-batch that has its own way because of the number of its rows.
+
+        With more rows than were recorded it may hold for some more, or else for this number alone.
+        """
+        assert self.line is not None
+        assert like.rows is not None
+        options = self._recording_options(is_free)
+        leaves, layout = flatten(call)
+        dims = tuple(leaf.batch_dim for leaf in like.signature.inputs)
+        batch = given_batch(leaves, dims)
+        assert batch is not None
+        args, kwargs = call
+        alone = Example(tuple(args), dict(kwargs), (None,) * len(leaves))
+        with self._where_inputs_are(tuple(args), kwargs):
+            if batch.size > like.rows[1]:
+                more_args, more_kwargs = layout.unflatten(resized(leaves, batch, 2 * batch.size))
+                more = Example(more_args, more_kwargs, dims)
+                with suppress(FxPipeError):  # twice as many are too many
+                    return next_line(self._model, more, options, self.line)
+            capture = for_rows(captured(self._model, alone, options), like, batch.size)
+            return line_like(self._model, capture, options, self.line)
+
+    def _recording_options(self, is_free: bool) -> Options:
+        """The options to record with; `is_free`: whether marked sizes stay free."""
+        return self._options if is_free else replace(self._options, dynamic=None)
 
     def _next_line(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int, is_free: bool
     ) -> tuple[Line, bool]:
         assert self.line is not None
-        options = self._options if is_free else replace(self._options, dynamic=None)
+        options = self._recording_options(is_free)
         example = self._micro_batch(args, kwargs, chunks)
         with self._where_inputs_are(args, kwargs):
             line = next_line(self._model, example, options, self.line)
@@ -257,9 +304,13 @@ class Recordings:
         if self.line is None:
             batch = choose_batch(self._model, leaves, layout, marks)
         else:
-            batch = batch_of(leaves, layout, self._like, marks)
+            batch = batch_of(leaves, layout, self._like(leaves, layout), marks)
         if self.splits:
             batch = self.splits.applied(batch, leaves, layout)
+        if batch is not None and chunks > 1:
+            for held in ragged_lists(batch, leaves, layout, self.splits):
+                refuse_ragged(leaves, argument_names(self._model, layout), held)
+        batch = without_ragged(batch, leaves, layout, self.splits)
         if batch is None:
             return Example(args, dict(kwargs), (None,) * len(leaves))
         if batch.size == 0:
@@ -273,6 +324,13 @@ class Recordings:
             rows += 1
         some_args, some_kwargs = layout.unflatten(resized(leaves, batch, rows))
         return Example(some_args, some_kwargs, batch.dims)
+
+
+def _ranks(leaves: Sequence[Any]) -> tuple[int | None, ...]:
+    """The numbers of dimensions of tensors, or of what is known of them; None for other values."""
+    return tuple(
+        len(leaf.shape) if isinstance(leaf, Tensor | TensorSpec) else None for leaf in leaves
+    )
 
 
 def _identity(module: nn.Module) -> Hashable:
