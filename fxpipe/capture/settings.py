@@ -18,9 +18,7 @@ from fxpipe.capture.syntax import call_in_progress
 _READ: Final[dict[str, Callable[[], Any]]] = {
     "the default dtype (torch.set_default_dtype)": torch.get_default_dtype,
     "the kernels of attention (torch.nn.attention.sdpa_kernel)": lambda: _attention(),
-    "hooks on tensors that are kept for the backward (torch.autograd.graph)": lambda: (
-        torch._C._autograd._top_saved_tensors_default_hooks(False)
-    ),
+    "hooks on tensors that are kept for the backward (torch.autograd.graph)": lambda: _hooks(),
     "deterministic algorithms (torch.use_deterministic_algorithms)": lambda: (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -32,6 +30,13 @@ _READ: Final[dict[str, Callable[[], Any]]] = {
     "flags of torch.backends.cudnn": lambda: torch._C._get_cudnn_enabled(),
 }
 """What is set → its value now."""
+
+
+def _hooks() -> Any:
+    """Those for the backward. Where the tensors are kept changes no number, as with checkpoints."""
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    is_place = all(each.__qualname__.startswith("save_on_cpu.") for each in hooks or ())
+    return None if is_place else hooks
 
 
 def _attention() -> tuple[Any, ...]:

@@ -86,8 +86,8 @@ def verify(
         where = _first_difference(capture, model, leaves, replay())
         raise CaptureError(
             f"the captured graph of {capture.model_class} does not compute what the module computes: "
-            f"{problem}\n  {where}\n  What to do: {_advice(model)}, or pass verify=False if the "
-            "difference is wanted."
+            f"{problem}\n  {where}\n  What to do: {_advice(model)}. (With verify=False the graph "
+            "would be taken with this difference: what it computes is not what the module computes.)"
         )
 
 

@@ -9,6 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import fxpipe
@@ -159,7 +162,54 @@ class Inference(nn.Module):
         return self.last(self.one(x) + self.part(x))
 
 
+class OtherKernels(nn.Module):
+    """Attention by one kernel, and tensors that are kept for the backward in half precision."""
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.layer(x)[:, None]
+            with sdpa_kernel(SDPBackend.MATH):
+                h = F.scaled_dot_product_attention(h, h, h)
+            with saved_tensors_hooks(Tensor.bfloat16, Tensor.float):
+                h = torch.tanh(h)
+            return h[:, 0] + x
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.part, self.last = Block(), self.Part(), Block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.part(self.one(x)))
+
+
+class Teacher(nn.Module):
+    """A net beside itself with slower weights."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.slow = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                slow = functional_call(self.net, dict(self.slow.named_parameters()), (x,))
+            return self.net(x) - slow
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.pair, self.last = Block(), self.Pair(), Block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.pair(self.one(x)))
+
+
 KINDS = {
+    "other kernels": Kind(OtherKernels, vectors(WIDTH)),
+    "a teacher": Kind(Teacher, vectors(WIDTH)),
     "checkpoints": Kind(lambda: Checkpointed(False), vectors(WIDTH)),
     "reentrant checkpoints": Kind(lambda: Checkpointed(True), vectors(WIDTH)),
     "parts in checkpoints": Kind(CheckpointedParts, vectors(WIDTH)),

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -43,7 +44,7 @@ def surely() -> Iterator[None]:
 CONTEXTS: dict[str, Context] = {
     "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
     "default dtype": in_double,
-    "kept for the backward": torch.autograd.graph.save_on_cpu,
+    "kept for the backward": lambda: saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float),
     "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
     "deterministic": surely,
 }
@@ -117,5 +118,9 @@ def test_a_run_that_is_stopped_leaves_no_setting_behind() -> None:
 
 
 def test_settings_that_hold_around_the_call_are_no_matter() -> None:
-    with sdpa_kernel(SDPBackend.MATH), torch.autograd.graph.save_on_cpu():
+    with sdpa_kernel(SDPBackend.MATH), CONTEXTS["kept for the backward"]():
         assert not trace(nn.Sequential(Attends(CONTEXTS["sdpa_kernel"])), (X,)).leaves
+
+
+def test_where_tensors_are_kept_for_the_backward_is_no_matter() -> None:
+    assert not trace(Attends(save_on_cpu), (X,)).leaves
