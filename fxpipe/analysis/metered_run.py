@@ -33,7 +33,8 @@ class MeteredRun(torch.fx.Interpreter):
         forward: node → seconds.
         flops: node → operations, if the meter counts them.
         saved: node → bytes it was the first to save for backward; parameters, buffers and the inputs of
-            the model are left out. Filled by `run_counting_saved` only.
+            the model are left out, and what transforms of ``torch.func`` save. Filled by
+            `run_counting_saved` only.
         entries: where gradients end that are no parameter's: at values made of nothing differentiable
             but parameters (the first convolution's output, an embedding).
     """
@@ -46,6 +47,7 @@ class MeteredRun(torch.fx.Interpreter):
         self.saved: dict[str, int] = {}
         self.entries: list[GradientEdge] = []
         self._constants = capture.constants
+        self._hooks: saved_tensors_hooks | None = None
         self._of_parameters: set[torch.fx.Node] = set()
         self._names: list[str] = []
         self._numbers: list[int] = []
@@ -63,7 +65,8 @@ class MeteredRun(torch.fx.Interpreter):
                 saved[names[-1]] += tensor.untyped_storage().nbytes()
             return tensor.detach()
 
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
+        self._hooks = saved_tensors_hooks(pack, lambda tensor: tensor)
+        with self._hooks:
             return self.run(*inputs)
 
     def owner(self, autograd_node: torch.autograd.graph.Node) -> str | None:
@@ -89,7 +92,19 @@ class MeteredRun(torch.fx.Interpreter):
         return value
 
     def evaluate(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value of a node of the body."""
+        """The value of a node of the body; without hooks if it bears none (transforms of torch.func)."""
+        try:
+            return self._evaluate(node, args, kwargs)
+        except RuntimeError as error:
+            if self._hooks is None or "saved tensor hooks" not in str(error):
+                raise
+        self._hooks.__exit__()
+        try:
+            return self._evaluate(node, args, kwargs)
+        finally:
+            self._hooks.__enter__()
+
+    def _evaluate(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if node.op == "call_module" and node.meta.get("via", "call") != "call":
             module = self.fetch_attr(str(node.target))
             return ops.entrance(module, node.meta["via"])(*args, **kwargs)

@@ -1,8 +1,10 @@
+import pytest
 import torch
 from torch import nn
 
 from fxpipe.analysis.metered_run import MeteredRun
 from fxpipe.analysis.observe import _graph_of
+from fxpipe.capture.trace import trace
 from fxpipe.ir.capture import Capture
 from tests.builders import build_capture
 
@@ -92,3 +94,32 @@ def test_a_module_recorded_through_its_forward_is_run_so() -> None:
     capture.body[0].meta["via"] = "forward"
     MeteredRun(capture, model, Ticks()).run(torch.randn(1, 2))
     assert seen == []
+
+
+class Slope(nn.Module):
+    """A transform of torch.func, which runs under no hooks of saved tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        slope = torch.func.vmap(torch.func.grad(lambda row: row.pow(3).sum()))
+        return self.layer(x) + slope(x)
+
+
+def test_transforms_run_while_saved_bytes_are_counted() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), Slope(), nn.Tanh()), torch.randn(3, 4)
+    capture = trace(model, (x,))
+    metered = MeteredRun(capture, model, Ticks())
+    (output,) = metered.run_counting_saved([x])
+    assert torch.equal(output, model(x))
+    assert metered.saved["_2"] == output.nbytes  # hooked again after it
+
+
+def test_other_failures_under_hooks_are_those_of_the_node() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(3, 4)
+    metered = MeteredRun(trace(model, (x,)), model, Ticks())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        metered.run_counting_saved([torch.randn(3, 5)])
