@@ -38,7 +38,7 @@ def without_ragged(
 def ragged_lists(
     batch: Batch, leaves: Sequence[Any], layout: Layout, splits: Splits | None = None
 ) -> list[tuple[int, ...]]:
-    """The leaves of each list of which some would be cut and others not, because their sizes differ.
+    """The leaves of each list that would be cut along a dimension of which they have different sizes.
 
     They are alike but for one size: if they had rows of a batch, they would have as many.
     """
@@ -72,12 +72,14 @@ def _rules(splits: Splits | None, layout: Layout, held: Sequence[int]) -> list[S
 
 
 def _is_ragged(batch: Batch, leaves: Sequence[Any], held: Sequence[int]) -> bool:
-    """Whether some of a list's tensors would be cut and others not, because their lengths differ."""
+    """Whether a list's tensors would be cut along a dimension in which they differ, and in no other."""
     dims = {dim for at in held if (dim := batch.dims[at]) is not None}
-    if len(dims) != 1 or all(batch.dims[at] is not None for at in held):
+    if len(dims) != 1:
         return False
     (dim,) = dims
-    return len({_without(leaves[at], dim) for at in held}) == 1
+    if len({_without(leaves[at], dim) for at in held}) > 1:
+        return False
+    return len({leaves[at].shape[dim] for at in held}) > 1
 
 
 def _lists(tree: Tree) -> Iterator[tuple[int, ...]]:

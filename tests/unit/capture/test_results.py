@@ -16,10 +16,10 @@ def test_batch_dimension_is_the_one_that_differs() -> None:
         warnings.simplefilter("error")
         leaves = list(output_leaves(first, second, (2, 4)))
     assert leaves == [
-        OutputLeaf(0, True),
-        OutputLeaf(1, True),
-        OutputLeaf(None, True),
-        OutputLeaf(0, True),
+        OutputLeaf(0, True, 2),
+        OutputLeaf(1, True, 2),
+        OutputLeaf(None, True, 0),
+        OutputLeaf(0, True, 1),
         OutputLeaf(None, False),
     ]
 
