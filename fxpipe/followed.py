@@ -82,8 +82,14 @@ class Followed:
                 if hooks := attributes.get(name):
                     yield path, name, tuple(hooks)
         for name in _GLOBAL_HOOKS:
-            if hooks := getattr(torch_module, name):
-                yield "", name, tuple(hooks)
+            hooks = getattr(torch_module, name)
+            if own := tuple(key for key, hook in hooks.items() if not _is_of_torch(hook)):
+                yield "", name, own
+
+
+def _is_of_torch(hook: object) -> bool:
+    """Whether a hook is of a tool of torch's, such as `FlopCounterMode`, which only looks on."""
+    return str(getattr(hook, "__module__", "")).startswith("torch.")
 
 
 class _Same:

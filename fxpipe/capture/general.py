@@ -40,9 +40,11 @@ class OtherRowsError(Exception):
     def __init__(self, error: Exception, rows: int, batch: Batch) -> None:
         super().__init__(
             f"To record it for every batch size, the model was run on {rows} rows, where the example "
-            f"has {batch.size}. If it takes no batches (the nodes of a graph, say, are no rows), its "
-            "inputs must be given whole: in a pipeline by one micro-batch (chunks=1). If other inputs, "
-            "or other dimensions, have the rows, split={'name': fxpipe.Split(dim)} says which."
+            f"(in a pipeline: a micro-batch) has {batch.size}. If it takes no batches (the nodes of a "
+            "graph are no rows, and a single sample without a batch dimension has none), its inputs "
+            "must be given whole: in a pipeline by one micro-batch (chunks=1, or micro_batches=[(args, "
+            "kwargs, target)] of step). If other inputs, or other dimensions, have the rows, "
+            "split={'name': fxpipe.Split(dim)} says which."
         )
         self.error = error
 

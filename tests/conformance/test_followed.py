@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.flop_counter import FlopCounterMode
 
 import fxpipe
 
@@ -139,6 +140,17 @@ def test_a_hook_of_all_modules_is_followed() -> None:
         finally:
             handle.remove()
         assert _is_eager(pipe, model)
+
+
+def test_a_counter_of_torch_s_records_nothing_anew() -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(4, 8)
+    with _pipe(model) as pipe:
+        pipe.step(x, target=x, loss_fn=F.mse_loss)
+        with FlopCounterMode(display=False) as counter:
+            pipe.step(x, target=x, loss_fn=F.mse_loss)
+    forward, backward = 4 * 2 * 4 * 8 * 8, (4 + 3) * 2 * 4 * 8 * 8
+    assert counter.get_total_flops() == forward + backward
 
 
 def test_a_backward_hook_that_scales_the_model_s_gradients_is_refused_by_name() -> None:

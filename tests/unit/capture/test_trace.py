@@ -283,7 +283,7 @@ def test_rows_that_are_asked_for_must_be_taken() -> None:
     edges = torch.tensor([[0, 5, 3, 2], [1, 4, 5, 0]])
     with pytest.raises((IndexError, RuntimeError)) as caught:
         trace(small.Neighbours(), (torch.randn(6, 4), edges), batch_dims=(0, None))
-    assert "on 3 rows, where the example has 6" not in str(caught.value)
+    assert "on 3 rows, where the example" not in str(caught.value)
     assert any("chunks=1" in note for note in caught.value.__notes__)
 
 
