@@ -238,3 +238,22 @@ def test_a_single_capture_does_not_run_what_it_was_not_recorded_for(count: int) 
     with pytest.raises(fxpipe.CaptureError, match="something else with them than with the 2 to 4"):
         run(Own(several if count < 8 else few), x)
     assert run(Counts(), x).output.shape == (count, 8)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.LSTM(8, 8, 2, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Any]:
+        y, state = self.a(x, state)
+        return self.b(y), state
+
+
+def test_a_rule_for_the_state_of_a_recurrent_layer_is_enough() -> None:
+    model = Recurrent()
+    x, state = torch.randn(6, 5, 8), (torch.randn(2, 6, 8), torch.randn(2, 6, 8))
+    with piped(model, split={"state": fxpipe.Split(1)}) as pipe:
+        output, (hidden, cell) = pipe(x, state)
+    expected, (one, two) = model(x, state)
+    torch.testing.assert_close((output, hidden, cell), (expected, one, two))

@@ -56,6 +56,13 @@ def test_sequences_first() -> None:
     assert found == Batch(4, (1, 1, 0))
 
 
+def test_a_state_is_told_and_the_sequences_beside_it_are_cut_along_their_first_dimension() -> None:
+    """Two tensors of (layers, rows, width) must not outvote the input that has its rows first."""
+    state = torch.zeros(2, 6, 8), torch.zeros(2, 6, 8)
+    assert applied({"batch": Split(1)}, torch.zeros(6, 5, 8), state) == Batch(6, (0, 1, 1))
+    assert applied({"batch": Split(1)}, torch.zeros(5, 6, 8), state) == Batch(6, (1, 1, 1))
+
+
 def test_replicated_inputs_have_no_say() -> None:
     assert applied({"mask": Replicate()}, ROWS, mask=torch.zeros(4)) == Batch(4, (0, None))
     tables = {"batch": Replicate(), "mask": Replicate()}

@@ -34,6 +34,32 @@ def test_more_rows_than_the_batch_has() -> None:
     assert [len(piece) for piece in cut if piece is not None] == [4, 2]
 
 
+def test_one_row_without_its_dimension_is_joined_as_a_row() -> None:
+    leaf = OutputLeaf(0, True, 2)
+    pieces = [torch.randn(2, 3), torch.randn(3), torch.randn(3)]
+    weights = (0.5, 0.25, 0.25)
+    joined = gather(leaf, pieces, weights)
+    assert torch.equal(joined.value, torch.stack([*pieces[0], *pieces[1:]]))
+    cut = scatter_gradient(leaf, joined, joined.value, weights)
+    assert all(map(torch.equal, cut, pieces))
+
+
+def test_rows_that_all_lack_their_dimension_are_joined() -> None:
+    leaf = OutputLeaf(0, True, 1)
+    pieces = [torch.tensor(1.0), torch.tensor(2.0)]
+    joined = gather(leaf, pieces, (0.5, 0.5))
+    assert joined.value.tolist() == [1, 2]
+    assert [piece.shape for piece in scatter_gradient(leaf, joined, joined.value, (0.5, 0.5))] == [
+        (),
+        (),
+    ]
+
+
+def test_pieces_that_lack_more_than_that_are_a_list() -> None:
+    pieces = [torch.randn(2, 3), torch.tensor(1.0)]
+    assert gather(OutputLeaf(0, True, 2), pieces, (0.5, 0.5)).kind == "each"
+
+
 def test_scalars_are_averaged_by_rows() -> None:
     leaf = OutputLeaf(None, True)
     weights = (3 / 5, 2 / 5)
