@@ -102,8 +102,8 @@ def compile(
             that ``torch.manual_seed`` decides; an int is combined with ``pipe.steps_done``.
         max_recordings: ways of calling the model (modes, structures, sizes) that are kept recorded;
             the one not used for longest is dropped.
-        max_variants: recordings of one such way that decide otherwise on the data of a micro-batch;
-            more are an error.
+        max_variants: recordings of one such way that decide otherwise on the data of a micro-batch, or
+            on the number of its rows; more are an error.
 
     Raises:
         TypeError: for an argument of the wrong type.
