@@ -138,7 +138,9 @@ class _Look:
             return cls, value
         if cls is types.MethodType:
             return cls, _Same(value.__self__), _Same(value.__func__)
-        if isinstance(value, np.ndarray):
+        if issubclass(cls, np.generic):
+            return cls, value.tobytes()
+        if issubclass(cls, np.ndarray):
             return _Same(value), _values(value)
         kind = _kind(cls)  # type: ignore[arg-type]
         if kind is _Kind.CLOSED or depth >= _DEPTH:

@@ -104,6 +104,27 @@ def test_what_is_equal_is_the_same() -> None:
     assert followed.entries([""]) == before
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    holder = Holder()
+    holder.number = np.float64(1.5)
+    followed = Followed(holder)
+    before = followed.entries([""])
+    holder.number = np.float64(1.5)
+    assert followed.entries([""]) == before
+    holder.number = np.float64(2.5)
+    assert followed.entries([""]) != before
+
+
+def test_a_reference_to_what_is_gone_is_looked_at() -> None:
+    holder = Holder()
+    config = Config()
+    holder.act = weakref.proxy(config)
+    del config
+    followed = Followed(holder)
+    before = followed.entries([""])
+    assert followed.entries([""]) == before
+
+
 def test_hooks_of_all_modules_are_seen_and_gone() -> None:
     holder = Holder()
     followed = Followed(holder)
