@@ -48,7 +48,8 @@ def trace(
     """The graph of one run of a model, valid for every batch size at which it takes the same steps.
 
     The model runs on the example arguments at two batch sizes; what differs between the runs follows
-    the batch size. `Capture.rows` says between which sizes that is known. The model, its buffers and the random generators are left as they were.
+    the batch size. `Capture.rows` says between which sizes that is known. The model, its buffers and the
+    random generators are left as they were.
 
     Args:
         model: any module; it is not changed.
