@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import fxpipe
-from fxpipe.capture.guards import failed_guard
 from fxpipe.analysis.cuts import legal_cuts
+from fxpipe.capture.guards import failed_guard
 from tests.reference import run_eager_step
 from tests.unit.capture.small import Codebook
 
