@@ -160,7 +160,8 @@ def _capture(call: Call, mode: str, verify: bool) -> Capture:
         holds_at=Elsewhere(call, recording, decisions, mode),
     )
     if verify and not call.has_no_data:
-        for leaves in (call.leaves, general.elsewhere):
+        recorded = call.leaves_at(tuple(axis.size for axis in call.axes))
+        for leaves in (recorded, general.elsewhere):
             if leaves is not None:
                 _verify(capture, call, leaves, decisions, recording.drew_idly)
     return capture

@@ -257,3 +257,33 @@ def test_a_rule_for_the_state_of_a_recurrent_layer_is_enough() -> None:
         output, (hidden, cell) = pipe(x, state)
     expected, (one, two) = model(x, state)
     torch.testing.assert_close((output, hidden, cell), (expected, one, two))
+
+
+class Masked(Own):
+    """Decides on the number of rows, and on data."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        h = self.a(x)
+        if self.rows(x):
+            h = h - h.mean(0) / 2
+        if not mask.all():
+            h = h * mask
+        return self.b(h)
+
+
+def test_decisions_on_rows_and_on_data() -> None:
+    model = Masked(several)
+    with piped(model) as pipe:
+        for count in (6, 1, 40, 5):
+            x, mask = torch.randn(count, 8), (torch.rand(count, 1) > 0.3).float()
+            pairs = zip(
+                x.tensor_split(min(4, count)), mask.tensor_split(min(4, count)), strict=True
+            )
+            assert torch.equal(pipe(x, mask), torch.cat([model(*pair) for pair in pairs]))
+        (situation,) = pipe._recordings._situations.values()
+        assert 2 <= len(situation.siblings) <= 4
+
+
+def test_an_example_of_one_row() -> None:
+    """It is recorded as two: one row may go another way."""
+    assert fxpipe.trace(Own(several), (torch.randn(1, 8),)).rows == (2, 4)
