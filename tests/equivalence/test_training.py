@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -137,11 +138,27 @@ def test_losses_are_the_same_numbers(at: int) -> None:
     assert_same(train(ranks, per_rank, schedule, **options), alone(norms))
 
 
+MODES = list(itertools.product(BACKENDS, RECOMPUTE, NORMS))
+EVERY = "FXPIPE_EVERY_MODE" in os.environ
+"""Set: every run in every mode (half an hour); else each run in three of the twelve, in turn."""
+
+
+def modes_of(at: int) -> list[tuple[str, str, str]]:
+    """A mode with each way to recompute, for a run; all twelve occur among four runs on end."""
+    if EVERY:
+        return MODES
+    return [
+        (BACKENDS[(at + turn) % 2], recompute, NORMS[(at // 2 + turn) % 2])
+        for turn, recompute in enumerate(RECOMPUTE)
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("norms", NORMS)
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(map(str, run)))
+@pytest.mark.parametrize(
+    ("run", "backend", "recompute", "norms"),
+    [(run, *mode) for at, run in enumerate(RUNS) for mode in modes_of(at)],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else value,
+)
 def test_losses_are_the_same_numbers_in_every_mode(
     run: Run, backend: str, recompute: str, norms: str
 ) -> None:
