@@ -166,7 +166,7 @@ def test_a_cut_of_evaluation_that_training_cannot_have_is_refused(batch_norm: st
 
 
 def test_cuts_of_ones_own_choice_suit_training_as_well() -> None:
-    """A model is often evaluated first: the cuts of that call keep the calls of a batch norm together."""
+    """A model is often evaluated first: its cuts keep the calls of a batch norm together."""
     model = nn.Sequential(nn.Linear(4, 4), NormedTwice(), nn.Linear(4, 4)).eval()
     with fxpipe.compile(model, ["cpu"] * 2, chunks=2, costs="estimate") as pipe:
         with torch.no_grad():
