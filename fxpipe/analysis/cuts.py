@@ -10,13 +10,14 @@ forbids the positions between two nodes that must share a stage:
 - a buffer that the forward changes is used on one stage only;
 - a value stays with the call of ``torch.autograd.grad`` that differentiates by it, and with hooks on
   its gradient: they work on one autograd graph;
+- a module that decides on a buffer which the run itself fills decides for itself, called whole;
 - an object that is no tensor, plain constant or container of them does not cross.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ import torch.fx
 from fxpipe import ops
 from fxpipe.analysis.effects import (
     changed_buffers,
+    is_mutating,
     storages,
     training_buffers,
     written_storages,
@@ -35,7 +37,7 @@ from fxpipe.analysis.liveness import positions
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec, tensor_specs
 
 if TYPE_CHECKING:
-    from fxpipe.ir.capture import Capture
+    from fxpipe.ir.capture import Capture, Span
 
 _MODE_SWITCHES: Final = (ops.enter_autocast, ops.exit_autocast, ops.set_grad_enabled)
 _UNPACKERS: Final = (operator.getitem, getattr, "__getitem__")
@@ -100,6 +102,7 @@ def bonds(capture: Capture) -> tuple[Bond, ...]:
         *_written(graph),
         *_stateful(graph),
         *_differentiated(graph),
+        *_deciding(graph, capture.spans),
         *_unmovable(graph),
     )
     return tuple(bond for bond in found if bond.first < bond.last)
@@ -266,6 +269,41 @@ def _differentiated(graph: _Graph) -> Iterator[Bond]:
         torch.fx.node.map_arg(inputs, sources.append)
         for source in sources:
             yield from graph.between((position, *places(source)), reason)
+
+
+def _deciding(graph: _Graph, spans: Sequence[Span]) -> Iterator[Bond]:
+    """Nobody can tell ahead of a micro-batch what the layers of the one before put into a buffer."""
+    decisions = [node for node in graph.body if node.target is ops.check_value]
+    if not decisions:
+        return
+    writers = [node for node in graph.body if is_mutating(node)]
+    writers = [node for node in writers if any(map(_is_layer, _ancestors(node)))]
+    memory = {storage for node in writers for storage in written_storages(node)}
+    names = {name for node in writers for name in changed_buffers(node)}
+    for node in decisions:
+        read = [n for n in _ancestors(node) if n.op == "get_attr"]
+        read = [n for n in read if n.target in names or not memory.isdisjoint(storages(n))]
+        around = [span for span in spans if span.path and node.name in span.nodes]
+        if read and around and around[-1].fixed is None:
+            inside = frozenset(around[-1].nodes)
+            yield from graph.between(
+                (at for at, each in enumerate(graph.body) if each.name in inside),
+                f"{around[-1].path!r} decides on {str(read[0].target)!r}, which layers fill",
+            )
+
+
+def _is_layer(node: torch.fx.Node) -> bool:
+    return node.op == "call_module"
+
+
+def _ancestors(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A node and all that it is computed from."""
+    waiting, seen = [node], {node}
+    while waiting:
+        yield (last := waiting.pop())
+        fresh = [source for source in last.all_input_nodes if source not in seen]
+        seen.update(fresh)
+        waiting += fresh
 
 
 def _unmovable(graph: _Graph) -> Iterator[Bond]:

@@ -204,3 +204,30 @@ def test_decisions_that_cannot_be_known_before_are_refused(decide: Any, where: s
     with pytest.raises(CaptureError, match=where) as caught:
         fxpipe.trace(Decides(), (torch.randn(4, 4),))
     assert "What to do: " in str(caught.value)
+
+
+class FillsOnce(nn.Module):
+    """Takes its offset from the first batch that it sees, as activation norms do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("offset", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.offset.sum() == 0:
+            self.offset.copy_(x.detach().mean(0) + 1)
+        return self.inner(x - self.offset)
+
+
+@pytest.mark.parametrize("costs", ["estimate", "measure"])
+def test_a_module_that_decides_on_what_layers_left_in_it_is_not_divided(costs: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), FillsOnce(), nn.Linear(4, 4), nn.Linear(4, 4))
+    twin, fresh = copy.deepcopy(model), copy.deepcopy(model)
+    x = torch.randn(4, 4)
+    with fxpipe.compile(model, ["cpu"] * 2, 2, costs=costs) as pipe, torch.no_grad():
+        assert torch.equal(pipe(x), torch.cat([twin(part) for part in x.chunk(2)]))
+    capture = fxpipe.trace(fresh, (x,))
+    inside = next(node.name for node in capture.body if node.target == "1.inner")
+    with pytest.raises(fxpipe.IllegalPlanError, match=r"decides on '1\.offset', which layers fill"):
+        fxpipe.partition(capture, fxpipe.estimate(capture, fresh), 2, cuts=[inside])
