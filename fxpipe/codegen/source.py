@@ -70,11 +70,18 @@ class StageSource:
         if isinstance(constant, torch.nn.Module):
             path = _path_in(self.capture.recorded_from(), constant)
             if path is not None:
-                is_called = not all(_keeps_in(node, user) for user in node.users)
-                return self.bindings.module(path, is_called=is_called)
+                return self.bindings.module(path, is_called=not self._only_keeps_in(node))
         if isinstance(constant, type) or inspect.isroutine(constant):
             return self.imports.name_of(constant) or self.bindings.constant(target)
         return self.bindings.constant(target)
+
+    def _only_keeps_in(self, module: torch.fx.Node) -> bool:
+        """Whether the stage uses a module for nothing but to keep something in it.
+
+        A call that the module is handed to reads it too, though none of the graph's nodes does.
+        """
+        readers = [step for step in self.part.steps if module in reads(step)]
+        return bool(readers) and all(_keeps_in(module, step) for step in readers)
 
     def _statements(self) -> Iterator[Statement]:
         waiting = dict.fromkeys(self.part.pops)
@@ -202,10 +209,12 @@ class StageSource:
         out.line()
 
 
-def _keeps_in(module: torch.fx.Node, user: torch.fx.Node) -> bool:
-    """Whether a node uses a module for nothing but to keep something in it."""
-    stores = user.target in (ops.set_attribute, ops.register_buffer)
-    return stores and user.args[0] is module and module not in user.args[1:]
+def _keeps_in(module: torch.fx.Node, step: Step) -> bool:
+    """Whether a step uses a module for nothing but to keep something in it."""
+    if isinstance(step, ModuleCall):
+        return False
+    stores = step.target in (ops.set_attribute, ops.register_buffer)
+    return stores and step.args[0] is module and module not in step.args[1:]
 
 
 def _path_in(model: torch.nn.Module | None, module: torch.nn.Module) -> str | None:
