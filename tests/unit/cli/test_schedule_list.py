@@ -8,7 +8,8 @@ from fxpipe.cli.schedule_list import schedule_list
 from fxpipe.schedules.forms import FORMS
 
 
-def test_a_line_each_with_counts_and_paper() -> None:
+def test_a_line_each_with_counts_and_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     lines = {line.split()[0]: line for line in schedule_list().splitlines() if line.strip()}
     assert set(FORMS) <= set(lines)
     assert re.search(r"^  zb-v +2 +m >= 2 p - 1 +zero bubble .*2401\.10241\)$", lines["zb-v"])
