@@ -132,13 +132,13 @@ def several(
     return twice
 
 
-@several(100, 4000, jobs(), st.sampled_from(NAMES))
+@several(100, 1500, jobs(), st.sampled_from(NAMES))
 def test_every_generator(job: Job, name: str) -> None:
     """Legal, free of deadlock, and no shorter than the bounds, on any stage graph."""
     legal(made(name, job), job)
 
 
-@several(50, 1500, st.data(), jobs(), st.sampled_from(ONE_COPY))
+@several(50, 600, st.data(), jobs(), st.sampled_from(ONE_COPY))
 def test_every_placement(data: st.DataObject, job: Job, name: str) -> None:
     """Orders made for one stage per rank, on fewer ranks in any way."""
     stages, ranks, count = job.counts
@@ -148,7 +148,7 @@ def test_every_placement(data: st.DataObject, job: Job, name: str) -> None:
     legal(schedule, job)
 
 
-@several(40, 1000, st.data(), jobs(), st.sampled_from(sorted(set(ONE_COPY) - {"forward"})))
+@several(40, 400, st.data(), jobs(), st.sampled_from(sorted(set(ONE_COPY) - {"forward"})))
 def test_recomputations_and_updates_fit_into_every_schedule(
     data: st.DataObject, job: Job, name: str
 ) -> None:
@@ -164,7 +164,7 @@ def test_recomputations_and_updates_fit_into_every_schedule(
     assert all(less <= more for less, more in zip(after.peak_bytes, before.peak_bytes, strict=True))
 
 
-@several(100, 3000, jobs(even=True), st.sampled_from(NAMES), st.integers(1, 9))
+@several(100, 1000, jobs(even=True), st.sampled_from(NAMES), st.integers(1, 9))
 def test_memory_is_as_the_closed_form_says(job: Job, name: str, saved: int) -> None:
     """Whatever the seconds, the links and the values that cross.
 
@@ -189,7 +189,7 @@ def test_memory_is_as_the_closed_form_says(job: Job, name: str, saved: int) -> N
             assert form.is_bound or kept >= most - 1e-6
 
 
-@several(30, 1000, jobs(), st.sampled_from(["zb-h1", "zb-h2"]), st.floats(0, 1))
+@several(30, 400, jobs(), st.sampled_from(["zb-h1", "zb-h2"]), st.floats(0, 1))
 def test_zero_bubble_keeps_what_weight_halves_need(job: Job, name: str, share: float) -> None:
     """Stage s of p: ``(p - s) A + s A_W``, or ``(2 p - 2 s - 1) A + 2 s A_W``, each stage its own A."""
     p, count = job.graph.num_stages, job.micro_batches
