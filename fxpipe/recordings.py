@@ -24,8 +24,10 @@ from fxpipe.compiler import Example, Line, captured, first_line, line_like, next
 from fxpipe.errors import FxPipeError
 from fxpipe.followed import Followed
 from fxpipe.ir.capture import Capture
+from fxpipe.ir.findings import Fate
 from fxpipe.ir.spec import TensorSpec
 from fxpipe.options import Options
+from fxpipe.portals.calls import span_fates
 from fxpipe.regimes import Choice, Key, Regimes, covers
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
@@ -341,10 +343,10 @@ def _identity(module: nn.Module) -> Hashable:
 
 def _written_out(line: Line) -> tuple[str, ...]:
     """Modules whose own Python the stages do not run: a cut divides them, or they cannot be called."""
-    stages = line.plan.stages
+    fates = span_fates(line.capture, line.plan)
     found = {
         span.path: None
-        for span in line.capture.spans
-        if span.fixed is not None or len({stages[n] for n in span.nodes if n in stages}) > 1
+        for span, made in zip(line.capture.spans, fates, strict=True)
+        if made.fate not in (Fate.CALLED, Fate.INSIDE)
     }
     return tuple(found)

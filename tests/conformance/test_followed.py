@@ -238,3 +238,44 @@ def test_a_batch_after_a_vector_is_cut() -> None:
         model[0].register_forward_hook(lambda *_: calls.append(1))
         pipe.step(torch.randn(8, 8), target=torch.randn(8, 8), loss_fn=F.mse_loss)
     assert len(calls) == 4
+
+
+class Reader(nn.Module):
+    """Reads what the model has left in a box: in a stage it cannot be called, so it is written out."""
+
+    def __init__(self, box: list[Tensor]) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.box, self.scale = box, (2.0, 3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.scale[0] + self.box[0]
+
+
+class Boxed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.box: list[Tensor] = []
+        self.first, self.reader, self.last = nn.Linear(8, 8), Reader(self.box), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        self.box[:] = [h.tanh()]
+        return self.last(self.reader(h).relu())
+
+
+@pytest.mark.filterwarnings("ignore:.*has forward hooks")
+@pytest.mark.parametrize("change", ["hook", "tuple"])
+def test_a_module_that_is_written_out_undivided_is_followed(change: str) -> None:
+    torch.manual_seed(0)
+    model = Boxed()
+    x = torch.randn(4, 8)
+    with fxpipe.compile(model, ["cpu"] * 2, 2, cuts=["last"], costs="estimate") as pipe:
+        assert torch.equal(pipe(x), torch.cat([model(part) for part in x.chunk(2)]))
+        found = fxpipe.examine(fxpipe.trace(model, (x,)), pipe.plan)
+        assert {span.path: span.fate for span in found.spans}["reader"] == "written out"
+        if change == "hook":
+            model.reader.register_forward_hook(_tripled)
+        else:
+            model.reader.scale = (5.0, 3.0)
+        assert torch.equal(pipe(x), torch.cat([model(part) for part in x.chunk(2)]))
