@@ -279,7 +279,15 @@ def _result(
 
 
 def _detached(output: Any) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
+    """Tensors in lists, tuples and dicts detached; other classes stay as the model made them.
+
+    Libraries register some of theirs with pytree, and what they make anew is not always the same.
+    """
+    return pytree.tree_map(
+        lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf,
+        output,
+        is_leaf=lambda value: not isinstance(value, list | tuple | dict),
+    )
 
 
 @contextmanager
