@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fxpipe.runtime.devices import open_lane
-from tests.streams.test_pipeline import MODELS, Results, accelerator, pipeline, use
+from tests.streams.test_pipeline import MODELS, accelerator, on_cpus, pipeline, use
 from tests.virtual.accelerator import VirtualAccelerator
-from tests.virtual.memory import HOST
 
 __all__ = ["accelerator"]
 
@@ -34,11 +32,3 @@ def test_no_hazard_and_the_same_bits(
         pipe.close()
     expected = on_cpus(model, schedule)
     assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
-
-
-def on_cpus(name: str, schedule: str) -> Results:
-    with pytest.MonkeyPatch.context() as plain:
-        plain.setattr("fxpipe.pipeline.open_lane", lambda device: open_lane(HOST))
-        plain.setattr("fxpipe.compiler.resolve_devices", lambda names: (HOST, HOST))
-        pipe, x = pipeline(name, [HOST, HOST], "inline", schedule)
-        return use(pipe, x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -105,12 +105,17 @@ def test_no_hazard_and_the_same_bits(
     assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
 
 
-def on_cpus(name: str) -> Results:
+def on_cpus(
+    name: str,
+    schedule: str = "1f1b",
+    run: Callable[[fxpipe.Pipeline, Tensor], Results] | None = None,
+) -> Results:
+    """The same on the host alone; `run` in place of `use`."""
     with pytest.MonkeyPatch.context() as plain:
         plain.setattr("fxpipe.pipeline.open_lane", lambda device: open_lane(HOST))
         plain.setattr("fxpipe.compiler.resolve_devices", lambda names: (HOST, HOST))
-        pipe, x = pipeline(name, [HOST, HOST], "inline")
-        return use(pipe, x)
+        pipe, x = pipeline(name, [HOST, HOST], "inline", schedule)
+        return (run or use)(pipe, x)
 
 
 @pytest.mark.parametrize("places", [(0, 1), (0, 0)], ids=["two devices", "one device"])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 import fxpipe
-from fxpipe.runtime.devices import open_lane
-from tests.streams.test_pipeline import Results, _first, accelerator, pipeline
+from tests.streams.test_pipeline import Results, _first, accelerator, on_cpus, pipeline
 from tests.virtual.accelerator import VirtualAccelerator
-from tests.virtual.memory import HOST
 
 __all__ = ["accelerator"]
 
@@ -48,13 +48,5 @@ def test_no_hazard_and_the_same_bits(
         accelerator.synchronize_all()
         found = {name: accelerator.read(tensor) for name, tensor in found.items()}
         pipe.close()
-    expected = on_cpus(model, schedule)
+    expected = on_cpus(model, schedule, partial(train, by_stage=False))
     assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
-
-
-def on_cpus(name: str, schedule: str) -> Results:
-    with pytest.MonkeyPatch.context() as plain:
-        plain.setattr("fxpipe.pipeline.open_lane", lambda device: open_lane(HOST))
-        plain.setattr("fxpipe.compiler.resolve_devices", lambda names: (HOST, HOST))
-        pipe, x = pipeline(name, [HOST, HOST], "inline", schedule)
-        return train(pipe, x, by_stage=False)
