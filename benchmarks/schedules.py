@@ -128,9 +128,10 @@ def main() -> None:
             "workers compute: what of the ratio before it is there as well, is because computations "
             "take longer (or less) beside each other than two threads do on the whole model; the rest "
             "is what the runtime adds and the simulator leaves out.",
-            "Of the schedules with two copies of every stage, the simulated step has no idle time on two "
-            "ranks, so nothing hides there: neither a computation that takes longer than its like, nor "
-            "the copies' gradients, which are added up after the last backward and are not simulated.",
+            "Of the schedules with two copies of every stage, the simulated step has no idle time on "
+            "two ranks, so nothing hides there: neither a computation that takes longer than its like, "
+            "nor the copies' gradients, which are added up after the last backward and are not "
+            "simulated.",
         ],
     )
     for case in cases(options.quick):
