@@ -7,7 +7,7 @@ forward read it. What it changes is thrown away: a second forward is no second u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -133,13 +133,18 @@ class ChangedBuffers:
             if value is not copy:
                 self._objects[at] = _REPLACED
 
-    @contextmanager
-    def as_in(self, before: Found) -> Iterator[None]:
+    def as_in(self, before: Found) -> AbstractContextManager[None]:
         """The buffers as a forward found them; what changes inside is forgotten after.
 
         Tables that were not there yet, or had another size, are as they are now: the Python code that
         made them knows that it has.
         """
+        if self._places or any(before.all) or any(self._modules):
+            return self._set_back(before)
+        return nullcontext()  # the stage has no buffers: every microsecond counts here
+
+    @contextmanager
+    def _set_back(self, before: Found) -> Iterator[None]:
         now = self._as_now()
         tables = list(map(_is_table, before.changed, now.changed))
         self._restore(before)

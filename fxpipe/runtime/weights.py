@@ -11,7 +11,7 @@ reads leaves in place of all parameters, and of buffers where it is on another d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -216,11 +216,9 @@ class StageWeights:
     @contextmanager
     def again(self, step: Step, micro_batch: int, buffers: Found) -> Iterator[None]:
         """The same for running a forward again: its buffers as `begin` gave them, no new statistics."""
-        with ExitStack() as stack:
-            stack.enter_context(self.undisturbed())
-            stack.enter_context(self.changed.as_in(buffers))
-            if buffers.random is not None:
-                stack.enter_context(self.generators.replayed(buffers.random))
+        random = buffers.random
+        draws = nullcontext() if random is None else self.generators.replayed(random)
+        with self.undisturbed(), self.changed.as_in(buffers), draws:
             self._prepare(step, micro_batch, None, keeps_graph=True)
             yield
 
