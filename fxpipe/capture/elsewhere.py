@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from fxpipe.capture.axes import Axis, Sizes
+from fxpipe.capture.call import Call
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError
-from fxpipe.capture.general import Call
 from fxpipe.capture.record import Recording, record_once
 from fxpipe.capture.unify import confirm
 

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from torch import nn
 
+from fxpipe.capture.attempts import OtherRowsError
 from fxpipe.capture.axes import Dynamic, free_axes, marked
 from fxpipe.capture.batch import given_batch
+from fxpipe.capture.call import Call
 from fxpipe.capture.elsewhere import Elsewhere
 from fxpipe.capture.fallback import Decisions
-from fxpipe.capture.general import Call, OtherRowsError, record_general
+from fxpipe.capture.general import record_general
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
 from fxpipe.capture.ragged import without_ragged

@@ -114,20 +114,6 @@ def test_sizes_that_change_together_have_one_name() -> None:
         trace(Square(), (x,), dynamic={"x": {1: "height", 2: "width"}})
 
 
-class Both(nn.Module):
-    """Each side alone may be another, but not both at once."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[1] != 6 and x.shape[2] != 6:
-            raise ValueError("too much of a change")
-        return x * 2
-
-
-def test_sizes_that_cannot_change_together() -> None:
-    with pytest.raises(CaptureError, match="cannot change together"):
-        trace(Both(), (torch.randn(2, 6, 6),), dynamic={"x": {1: "height", 2: "width"}})
-
-
 class Branches(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.pad(x, (0, 0, 0, 1)) if x.shape[1] % 2 else x
