@@ -31,10 +31,6 @@ class Size:
     axis: int = 0
 
 
-SIZE: Final = Size()
-"""The batch size."""
-
-
 @dataclass(frozen=True, slots=True)
 class Formula:
     """A function with sizes, other formulas and constants as its arguments."""
@@ -74,10 +70,6 @@ def _at(arg: Any, point: Point) -> Any:
 def identity(axis: int = 0) -> Formula:
     """The size itself."""
     return Formula(ops.affine, (Size(axis), 1, 1, 0))
-
-
-IDENTITY: Final = identity()
-"""The batch size itself."""
 
 
 def fit(points: Sequence[Point], values: Sequence[Any]) -> Formula | None:

@@ -14,12 +14,13 @@ import torch
 import torch.fx
 
 from fxpipe import ops
-from fxpipe.capture.axes import Axis, Sizes
+from fxpipe.capture.axes import Sizes
 from fxpipe.capture.fallback import DecidesOtherwiseError, KeepWholeError
-from fxpipe.capture.formulas import Formula, Size, fit, identity
-from fxpipe.capture.naming import operation, safe
+from fxpipe.capture.formulas import fit
+from fxpipe.capture.naming import operation
 from fxpipe.capture.record import Recording
 from fxpipe.capture.remedies import GENERATOR, POINTER, ROWS
+from fxpipe.capture.size_nodes import SizeNodes
 from fxpipe.ir.capture import Span
 
 
@@ -83,7 +84,7 @@ class _Comparison:
         self._first, self._others = first, tuple(others)
         self._sizes = sizes
         self._same: list[dict[torch.fx.Node, torch.fx.Node]] = [{} for _ in others]
-        self._helpers: dict[Formula, torch.fx.Node] = {}
+        self._numbers = SizeNodes(first, sizes)
         self._node: torch.fx.Node | None = None
 
     def run(self) -> None:
@@ -216,7 +217,9 @@ class _Comparison:
         formula = fit(self._sizes.points, (one, *others))
         if formula is None or (self._decides and self._has_fewer_rows(at)):
             raise self._differ(f"{one!r} becomes {others[at]!r}", at)
-        return self._helper(formula)
+        return self._numbers.node(formula)
+
+    # -- what differs ----------------------------------------------------------------------------------
 
     @property
     def _decides(self) -> bool:
@@ -227,37 +230,6 @@ class _Comparison:
         base, point = self._sizes.points[0], self._sizes.points[at + 1]
         sizes = zip(self._sizes.axes, base, point, strict=True)
         return any(axis.is_batch and size < full for axis, full, size in sizes)
-
-    def _helper(self, formula: Formula) -> torch.fx.Node:
-        """The node of a formula; those of the formulas and sizes it is made of stand before it."""
-        if formula not in self._helpers:
-            is_size = len(formula.axes) == 1 and formula == identity(formula.axes[0])
-            node = self._size(formula.axes[0]) if is_size else self._number(formula)
-            self._helpers[formula] = _describe(node, formula(self._sizes.points[0]))
-            self._first.formulas[node] = formula
-        return self._helpers[formula]
-
-    def _number(self, formula: Formula) -> torch.fx.Node:
-        args = []
-        for arg in formula.args:
-            if isinstance(arg, Size):
-                args.append(self._helper(identity(arg.axis)))
-            else:
-                args.append(self._helper(arg) if isinstance(arg, Formula) else arg)
-        name = "_".join(_number_name(self._sizes.axes[axis]) for axis in formula.axes)
-        return self._insert("call_function", formula.function, tuple(args), name)
-
-    def _size(self, axis: int) -> torch.fx.Node:
-        found = self._sizes.axes[axis]
-        leaf, dim = found.places[0]
-        name = "batch_size" if found.is_batch else found.mark.name
-        return self._insert("call_method", "size", (self._first.placeholders[leaf], dim), name)
-
-    def _insert(self, op: str, target: Any, args: tuple[Any, ...], name: str) -> torch.fx.Node:
-        graph = self._first.graph
-        before = [*self._helpers.values()] or [n for n in graph.nodes if n.op == "placeholder"]
-        with graph.inserting_after(before[-1]):
-            return graph.create_node(op, target, args, {}, name=safe(name))
 
     def _differ(self, what: str, at: int) -> KeepWholeError:
         node = self._node
@@ -342,14 +314,3 @@ class _DataComparison(_Confirmation):
 
 def _is_same(one: Any, two: Any) -> bool:
     return bool(one == two or (one != one and two != two))
-
-
-def _number_name(axis: Axis) -> str:
-    return "rows" if axis.is_batch else axis.mark.name
-
-
-def _describe(node: torch.fx.Node, value: float) -> torch.fx.Node:
-    node.meta.update(
-        path="", call=0, source="", spec=value, storages=(), mutates=(), buffers=(), draws=0, regions=()
-    )  # fmt: skip
-    return node

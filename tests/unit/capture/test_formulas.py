@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from fxpipe import ops
 from fxpipe.capture.formulas import (
-    IDENTITY,
-    SIZE,
     Formula,
     Size,
     fit,
@@ -47,8 +45,8 @@ def test_halves_are_rounded_down(sizes: tuple[int, int]) -> None:
 
 
 def test_batch_size_itself() -> None:
-    assert fit(TWO_FOUR, (2, 4)) == IDENTITY
-    assert IDENTITY((7,)) == 7
+    assert fit(TWO_FOUR, (2, 4)) == identity()
+    assert identity()((7,)) == 7
 
 
 def test_no_formula() -> None:
@@ -59,10 +57,10 @@ def test_no_formula() -> None:
 
 
 def test_floats() -> None:
-    assert fit_float((2, 4), (32.0, 64.0)) == Formula(ops.affine_float, (SIZE, 16.0, 0.0))
-    assert fit_float((2, 4), (0.5, 0.25)) == Formula(ops.ratio, (1.0, SIZE))
+    assert fit_float((2, 4), (32.0, 64.0)) == Formula(ops.affine_float, (Size(), 16.0, 0.0))
+    assert fit_float((2, 4), (0.5, 0.25)) == Formula(ops.ratio, (1.0, Size()))
     shifted = fit_float((2, 4), (1.0, 3.0))
-    assert shifted == Formula(ops.affine_float, (SIZE, 1.0, -1.0))
+    assert shifted == Formula(ops.affine_float, (Size(), 1.0, -1.0))
     assert not shifted.is_certain
     assert fit_float((2, 4), (2**0.5, 2.0)) is None
 
@@ -117,6 +115,6 @@ def test_laws_that_are_not_followed(law: Callable[[int, int], float]) -> None:
 
 
 def test_which_sizes_a_formula_has() -> None:
-    both = Formula(ops.affine, (Formula(ops.affine, (Size(2), 1, 1, 0)), SIZE, 1, 0))
+    both = Formula(ops.affine, (Formula(ops.affine, (Size(2), 1, 1, 0)), Size(), 1, 0))
     assert both.axes == (0, 2)
     assert identity(1).axes == (1,)

@@ -16,27 +16,6 @@ from tests.unit.capture.agree import assert_agrees
 X = torch.randn(2, 4)
 
 
-class Scales(nn.Module):
-    def forward(self, x: torch.Tensor) -> Any:
-        rows = x.shape[0]
-        return (
-            x.view(rows, 2, -1).sum() / float(rows),
-            x * (1 / rows),
-            x.expand(rows, *x.shape),
-            rows,
-        )
-
-
-def test_helpers_stand_after_the_inputs_and_are_shared() -> None:
-    capture = trace(Scales(), (X,))
-    names = [node.name for node in capture.body]
-    assert names[0] == "batch_size"
-    assert names.count("batch_size") == 1
-    assert capture.node("view").args[1] is capture.node("batch_size")
-    assert capture.node("batch_size").meta["draws"] == 0
-    assert_agrees(capture, Scales(), (X,), rows=5)
-
-
 class Inner(nn.Module):
     def forward(self, x: torch.Tensor, rows: int) -> torch.Tensor:
         return x.reshape(rows * 2, -1)
