@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fxpipe.cli.chosen import Chosen
 from fxpipe.errors import IllegalScheduleError
+from fxpipe.ir.action import computes_of
 from fxpipe.ir.timeline import Timeline
 from fxpipe.schedules.forms import FORMS, Form
+from fxpipe.schedules.memory import kept
 from fxpipe.schedules.registry import SCHEDULES
 from fxpipe.simulator.metrics import bubble_fraction, bubble_ratio, device_span_bubble
 from fxpipe.viz.lanes import Clock
@@ -43,10 +47,10 @@ def peaks_table(chosen: Chosen, clock: Clock) -> str:
     has_form = any(expected)
     headers = ["rank", "busy", "idle", "bubble", "kept", *(["closed form"] if has_form else [])]
     rows = []
-    for rank, kept in enumerate(chosen.kept):
+    for rank, most in enumerate(chosen.kept):
         busy = timeline.busy(rank)
         idle = timeline.makespan - busy
-        row = [str(rank), clock(busy), clock(idle), f"{idle / timeline.makespan:.1%}", f"{kept:g}"]
+        row = [str(rank), clock(busy), clock(idle), f"{idle / timeline.makespan:.1%}", f"{most:g}"]
         rows.append([*row, *([expected[rank]] if has_form else [])])
     return f"{table(headers, rows, right=set(headers))}\n\n{_note(form, has_form)}"
 
@@ -77,14 +81,29 @@ def require_memory(chosen: Chosen, limit: float) -> None:
     """Nothing, if no rank keeps more for backward than it may.
 
     Raises:
-        IllegalScheduleError: naming the ranks that do.
+        IllegalScheduleError: naming, for each rank that does, position and action where it first does.
     """
-    over = [f"rank {rank} keeps {kept:g}" for rank, kept in enumerate(chosen.kept) if kept > limit]
+    over = list(_over(chosen, limit))
     if over:
-        raise IllegalScheduleError(
-            f"too much is kept: {', '.join(over)}, and {limit:g} are allowed; "
-            f"'fxpipe schedule search --memory {limit:g}' looks for one that fits"
-        )
+        lines = [f"  - {line}" for line in over]
+        search = f"'fxpipe schedule search --memory {limit:g}' looks for one that fits"
+        raise IllegalScheduleError("\n".join(["too much is kept:", *lines, search]))
+
+
+def _over(chosen: Chosen, limit: float) -> Iterator[str]:
+    """Where each rank first keeps too much."""
+    for rank, cells in enumerate(chosen.schedule.ranks):
+        positions = [at for at, cell in enumerate(cells) for _ in computes_of(cell)]
+        actions = chosen.schedule.computes[rank]
+        now = kept(actions, chosen.costs)
+        for position, action, units in zip(positions, actions, now, strict=True):
+            share = units / chosen.stages_per_rank
+            if share > limit:
+                yield (
+                    f"rank {rank}, position {position}: {action} keeps {share:g} for backward, and "
+                    f"{limit:g} are allowed"
+                )
+                break
 
 
 def _note(form: Form | None, has_form: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from fxpipe.ir.action import Action, Compute
+from fxpipe.ir.action import Action, Compute, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +50,33 @@ class Timeline:
         return max(span.end for span in self.spans) - min(span.start for span in self.spans)
 
     @cached_property
-    def _computes(self) -> dict[int, tuple[Span, ...]]:
-        """Rank → its computations."""
+    def _work(self) -> dict[int, tuple[Span, ...]]:
+        """Rank → its computations and updates."""
         found: dict[int, list[Span]] = {}
         for span in self.spans:
-            if isinstance(span.action, Compute):
+            if isinstance(span.action, Compute | Update):
                 found.setdefault(span.rank, []).append(span)
         return {rank: tuple(spans) for rank, spans in found.items()}
+
+    @cached_property
+    def _computes(self) -> dict[int, tuple[Span, ...]]:
+        """Rank → its computations."""
+        return {
+            rank: tuple(span for span in spans if isinstance(span.action, Compute))
+            for rank, spans in self._work.items()
+        }
+
+    def work_spans(self, rank: int) -> tuple[Span, ...]:
+        """A rank's computations and updates, in order."""
+        return self._work.get(rank, ())
 
     def compute_spans(self, rank: int) -> tuple[Span, ...]:
         """A rank's computations, in order."""
         return self._computes.get(rank, ())
 
     def busy(self, rank: int) -> float:
-        """Seconds a rank computed."""
-        return sum(span.duration for span in self.compute_spans(rank))
+        """Seconds a rank computed, updates included."""
+        return sum(span.duration for span in self.work_spans(rank))
 
     @property
     def bubble(self) -> float:

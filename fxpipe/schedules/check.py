@@ -36,6 +36,7 @@ def check(schedule: Schedule, graph: StageGraph, *, given: Collection[Result] = 
         *_repeated(layout),
         *_missing(layout, given),
         *_late(layout),
+        *_idle(layout),
         *_updates(layout),
     ]
     if problems:
@@ -136,12 +137,26 @@ def _late(layout: Layout) -> Iterator[str]:
                     )
 
 
+def _idle(layout: Layout) -> Iterator[str]:
+    """Recomputations that no backward reads."""
+    if not layout.schedule.has_backward:  # if it has, what is missing of it is told
+        for rank, position, action in layout.entries():
+            if action.kind is Kind.RECOMPUTE:
+                yield f"{layout.where(rank, position, action)}: no backward reads what it makes"
+
+
 def _updates(layout: Layout) -> Iterator[str]:
-    """Optimiser steps that come twice, or before the last gradient of their stage."""
+    """Optimiser steps without gradients, that come twice, or before the last gradient of their stage."""
     for rank, cells in enumerate(layout.schedule.ranks):
         updates: dict[int, int] = {}
+        own = {a.stage for a in layout.schedule.computes[rank] if _makes_weight_gradient(a)}
         for position, cell in enumerate(cells):
             if isinstance(cell, Update):
+                if cell.stage not in own:
+                    yield (
+                        f"rank {rank}, position {position}: {cell}: the rank makes no gradients for "
+                        f"the weights of stage {cell.stage}"
+                    )
                 if cell.stage in updates:
                     yield (
                         f"rank {rank}, position {position}: {cell} comes again: "

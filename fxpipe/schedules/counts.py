@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxpipe.errors import ScheduleError, UnsupportedCountsError
+from fxpipe.ir.plan import Placement
 
 
 def require_counts(stages: int, ranks: int, micro_batches: int) -> None:
@@ -18,6 +19,31 @@ def require_counts(stages: int, ranks: int, micro_batches: int) -> None:
         raise ScheduleError(
             f"{ranks} ranks for {stages} stages: a rank would have nothing to do; "
             f"use at most {stages} ranks or cut the model into more stages"
+        )
+
+
+def require_placement(placement: Placement, stages: int, ranks: int) -> None:
+    """Refuse a placement that is none of these stages on these ranks.
+
+    Raises:
+        ScheduleError: if it has other stages or ranks, leaves a rank without, or has replicas.
+    """
+    if placement.replicas:
+        raise ScheduleError(
+            "a placement with replicas, for a schedule with one copy of every stage"
+        )
+    if len(placement.ranks) != stages:
+        raise ScheduleError(f"a placement of {len(placement.ranks)} stages for {stages}")
+    beyond = [rank for rank in placement.ranks if not 0 <= rank < ranks]
+    if beyond:
+        stage = placement.ranks.index(beyond[0])
+        raise ScheduleError(
+            f"the placement puts stage {stage} on rank {beyond[0]}, and there are {ranks} ranks"
+        )
+    without = set(range(ranks)) - set(placement.ranks)
+    if without:
+        raise ScheduleError(
+            f"the placement leaves rank {min(without)} of {ranks} without a stage: {placement.ranks}"
         )
 
 

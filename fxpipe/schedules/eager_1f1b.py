@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fxpipe.ir.action import Compute, Kind
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
-from fxpipe.schedules.counts import require_counts
+from fxpipe.schedules.counts import require_counts, require_placement
 from fxpipe.schedules.starts import place
 
 
@@ -32,9 +32,11 @@ def eager_1f1b(
         placement: stage → rank; stage s on rank ``s % ranks`` if None.
 
     Raises:
-        ScheduleError: for counts that no schedule can have.
+        ScheduleError: for counts that no schedule can have, or a placement of others.
     """
     require_counts(stages, ranks, micro_batches)
+    if placement is not None:
+        require_placement(placement, stages, ranks)
 
     def row(stage: int) -> Iterator[Compute]:
         ahead = min(2 * (stages - 1 - stage) + 1, micro_batches)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fxpipe.ir.action import Compute, Kind
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
-from fxpipe.schedules.counts import require_counts
+from fxpipe.schedules.counts import require_counts, require_placement
 
 
 def gpipe(
@@ -37,9 +37,11 @@ def gpipe(
         placement: stage → rank; stage s on rank ``s % ranks`` if None.
 
     Raises:
-        ScheduleError: for counts that no schedule can have.
+        ScheduleError: for counts that no schedule can have, or a placement of others.
     """
     require_counts(stages, ranks, micro_batches)
+    if placement is not None:
+        require_placement(placement, stages, ranks)
     where = placement or Placement.round_robin(stages, ranks)
 
     def rank(index: int) -> Iterator[Compute]:

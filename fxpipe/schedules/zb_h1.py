@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
-from fxpipe.schedules.counts import require_counts
+from fxpipe.schedules.counts import require_counts, require_placement
 from fxpipe.schedules.interleaved_zb import zero_bubble_row
 from fxpipe.schedules.rounds import Rounds
 from fxpipe.schedules.starts import place
@@ -31,9 +31,11 @@ def zb_h1(
         placement: stage → rank; stage s on rank ``s % ranks`` if None.
 
     Raises:
-        ScheduleError: for counts that no schedule can have.
+        ScheduleError: for counts that no schedule can have, or a placement of others.
     """
     require_counts(stages, ranks, micro_batches)
+    if placement is not None:
+        require_placement(placement, stages, ranks)
     rounds = Rounds(stages, stages, micro_batches, 1)
     rows = (zero_bubble_row(rounds, stage, stage) for stage in range(stages))
     apart = rounds.schedule(rows, "zb-h1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fxpipe.ir.action import Compute, Kind
@@ -10,6 +10,7 @@ from fxpipe.ir.cost import StageCost
 from fxpipe.ir.stage import StageGraph
 from fxpipe.ir.timeline import Span, Timeline
 from fxpipe.schedules.depend import MAKES, Result, needs
+from fxpipe.simulator.blockers import Blockers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,11 @@ def bubble_fraction(timeline: Timeline) -> float:
 
 
 def device_span(timeline: Timeline) -> float:
-    """Seconds of the longest rank, from its own first computation's start to its last one's end."""
-    rows = (timeline.compute_spans(rank) for rank in range(timeline.num_ranks))
+    """Seconds of the longest rank, from its own first computation's start to its last one's end.
+
+    An update counts as one.
+    """
+    rows = (timeline.work_spans(rank) for rank in range(timeline.num_ranks))
     return max((row[-1].end - row[0].start for row in rows if row), default=0.0)
 
 
@@ -61,45 +65,24 @@ def bubble_ratio(timeline: Timeline) -> float:
 
 
 def critical_path(timeline: Timeline, graph: StageGraph) -> tuple[Span, ...]:
-    """The computations that decided the makespan, first to last.
+    """The computations and updates that decided the makespan, first to last.
 
-    From the last computation to end, back to whatever it waited for: its rank's computation before it,
-    if that ended when it started, else the last to end of that and the results that it needs.
-    O(spans × needs).
+    From the last to end, back to what each of them started after: what its rank did before, if that
+    ended when it started, else what made the value that its rank waited for. Where a link was busy, that
+    is whoever held up the value before it. Transfers are what lies between the end of one and the start
+    of the next on another rank. O(spans × needs).
+
+    Args:
+        timeline: predicted or measured.
+        graph: the stages and the values between them.
     """
-    computes = [span for rank in range(timeline.num_ranks) for span in timeline.compute_spans(rank)]
-    if not computes:
-        return ()
-    makers: dict[tuple[Result, int, int], Span] = {}
-    before: dict[Compute, Span] = {}
-    last_of: dict[int, Span] = {}
-    for span in computes:
-        action = computed(span)
-        makers.update({(r, action.stage, action.micro_batch): span for r in MAKES[action.kind]})
-        if span.rank in last_of:
-            before[action] = last_of[span.rank]
-        last_of[span.rank] = span
-    path = [max(computes, key=lambda span: span.end)]
-    while (earlier := _blocker(path[-1], makers, before, graph)) is not None:
-        path.append(earlier)
+    blockers = Blockers(timeline, graph)
+    path: list[Span] = []
+    span = blockers.last()
+    while span is not None:
+        path.append(span)
+        span = blockers.of(span)
     return tuple(reversed(path))
-
-
-def _blocker(
-    span: Span,
-    makers: Mapping[tuple[Result, int, int], Span],
-    before: Mapping[Compute, Span],
-    graph: StageGraph,
-) -> Span | None:
-    action = computed(span)
-    stage, m = action.stage, action.micro_batch
-    found = [before[action]] if action in before else []
-    if found and found[0].end >= span.start:
-        return found[0]
-    recomputed = (Result.ACTIVATIONS, stage, m) in makers
-    keys = [(r, source, m) for r, source in needs(action, graph, recomputed=recomputed)]
-    found += [makers[key] for key in keys if key in makers]
-    return max(found, key=lambda candidate: candidate.end, default=None)
 
 
 def computed(span: Span) -> Compute:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fxpipe.ir.action import Compute, Fused
+from fxpipe.ir.action import Action, Compute, Fused
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
 from fxpipe.ir.timeline import Timeline
@@ -22,7 +22,7 @@ class RankTimes:
     """The seconds of a rank, between the first start and the last end of a step.
 
     Attributes:
-        busy: it computed.
+        busy: it computed, or updated parameters.
         waiting: what it needed next was not made yet, or there was nothing left to do.
         transfer: what it needed next was made, by another rank, and had not arrived.
         overhead: it needed nothing from others and did not compute.
@@ -88,9 +88,9 @@ def _of_rank(
 ) -> RankTimes:
     waiting = transfer = overhead = 0.0
     free = begin
-    for span in timeline.compute_spans(rank):
+    for span in timeline.work_spans(rank):
         gap = max(0.0, span.start - free)
-        needed = list(_needed(computed(span), made, graph))
+        needed = list(_needed(span.action, made, graph))
         ready = max((end for end, _ in needed), default=free)
         waits = min(gap, max(0.0, ready - free))
         waiting += waits
@@ -103,8 +103,10 @@ def _of_rank(
     return RankTimes(timeline.busy(rank), waiting, transfer, overhead)
 
 
-def _needed(action: Compute, made: _Made, graph: StageGraph) -> Iterator[tuple[float, int]]:
+def _needed(action: Action, made: _Made, graph: StageGraph) -> Iterator[tuple[float, int]]:
     """When, and by which rank, what an action needs was made."""
+    if not isinstance(action, Compute):
+        return
     stage, m = action.stage, action.micro_batch
     recomputed = (Result.ACTIVATIONS, stage, m) in made
     for result, source in needs(action, graph, recomputed=recomputed):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from fxpipe.ir.action import Compute
+from fxpipe.ir.action import Compute, Transfer, Update
 from fxpipe.ir.timeline import Span, Timeline
+
+Work: TypeAlias = Compute | Update
+"""What a rank is busy with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +24,14 @@ class Cell:
         goes_on: whether the column before shows the same computation.
     """
 
-    action: Compute | None
+    action: Work | None
     nth: int = 0
     goes_on: bool = False
 
 
 def cells(timeline: Timeline, unit: float) -> list[list[Cell]]:
     """Rank → its cells of `unit` seconds; a cell shows what is computed at its middle."""
-    ranks = [timeline.compute_spans(rank) for rank in range(timeline.num_ranks)]
+    ranks = [timeline.work_spans(rank) for rank in range(timeline.num_ranks)]
     spans = computations(timeline)
     if not spans:
         return [[] for _ in ranks]
@@ -39,29 +43,36 @@ def cells(timeline: Timeline, unit: float) -> list[list[Cell]]:
 
 def shortest(timeline: Timeline) -> float:
     """Seconds of the shortest computation that takes any time; 0.0 if there is none."""
-    durations = (span.duration for span in computations(timeline))
+    ranks = range(timeline.num_ranks)
+    durations = (span.duration for rank in ranks for span in timeline.compute_spans(rank))
     return min((seconds for seconds in durations if seconds > 0), default=0.0)
 
 
 def computations(timeline: Timeline) -> list[Span]:
-    """What all ranks compute, rank by rank."""
-    return [s for rank in range(timeline.num_ranks) for s in timeline.compute_spans(rank)]
+    """What all ranks compute, updates included, rank by rank."""
+    return [s for rank in range(timeline.num_ranks) for s in timeline.work_spans(rank)]
 
 
 def has_several(timeline: Timeline) -> bool:
     """Whether any rank computes more than one stage."""
     ranks = range(timeline.num_ranks)
-    return any(len(stages_of(timeline.compute_spans(rank))) > 1 for rank in ranks)
+    return any(len(stages_of(timeline.work_spans(rank))) > 1 for rank in ranks)
 
 
 def stages_of(spans: Sequence[Span]) -> list[int]:
     """The stages of some spans, ascending."""
-    return sorted({span.action.stage for span in spans if isinstance(span.action, Compute)})
+    return sorted({work_of(span).stage for span in spans})
 
 
-def name_of(action: Compute, several: bool) -> str:
-    """``F3``, or ``2F3`` where a rank has several stages."""
-    return str(action) if several else f"{action.kind}{action.micro_batch}"
+def work_of(span: Span) -> Work:
+    """The action of a span out of `Timeline.work_spans`."""
+    assert not isinstance(span.action, Transfer)
+    return span.action
+
+
+def name_of(action: Work, several: bool) -> str:
+    """``F3``, or ``2F3`` where a rank has several stages; an update is a ``U``."""
+    return str(action) if several else str(action).removeprefix(str(action.stage))
 
 
 def _row(spans: Sequence[Span], middles: Sequence[float]) -> Iterator[Cell]:
@@ -72,8 +83,8 @@ def _row(spans: Sequence[Span], middles: Sequence[float]) -> Iterator[Cell]:
         while waiting and waiting[-1].end <= middle:
             waiting.pop()
         span = waiting[-1] if waiting and waiting[-1].start <= middle else None
-        if span is None or not isinstance(span.action, Compute):
+        if span is None:
             yield Cell(None)
         else:
-            yield Cell(span.action, nth[span.action.stage], span is shown)
+            yield Cell(work_of(span), nth[work_of(span).stage], span is shown)
             shown = span

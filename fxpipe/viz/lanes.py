@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fxpipe.ir.action import Compute, Direction, Transfer
+from fxpipe.ir.action import Compute, Direction, Transfer, Update
 from fxpipe.ir.timeline import Span, Timeline
-from fxpipe.viz.cells import computations, has_several, name_of, stages_of
+from fxpipe.viz.cells import Work, computations, has_several, name_of, stages_of, work_of
 from fxpipe.viz.palette import (
     IDLE,
     KIND_NAME,
@@ -16,6 +16,9 @@ from fxpipe.viz.palette import (
     MUTED,
     PAPER,
     PORTAL,
+    UPDATE_NAME,
+    UPDATE_SHADES,
+    fill_of,
     ink_on,
     kind_fill,
 )
@@ -114,13 +117,13 @@ class Lanes:
         for ink, placed in words.items():
             sheet.words(placed, size=self._size, colour=ink)
 
-    def _filled(self, rank: int) -> Iterator[tuple[Span, Compute, str]]:
-        """Computations and their colours."""
-        spans = self._timeline.compute_spans(rank)
+    def _filled(self, rank: int) -> Iterator[tuple[Span, Work, str]]:
+        """Computations, updates, and their colours."""
+        spans = self._timeline.work_spans(rank)
         stages = stages_of(spans)
         for span in spans:
-            assert isinstance(span.action, Compute)
-            yield span, span.action, kind_fill(span.action.kind, stages.index(span.action.stage))
+            action = work_of(span)
+            yield span, action, fill_of(action, stages.index(action.stage))
 
     def _place(self, span: Span) -> tuple[float, float]:
         """Where it starts, and how wide it is."""
@@ -136,20 +139,17 @@ def is_send(span: Span) -> bool:
     return isinstance(span.action, Transfer) and span.action.direction is Direction.SEND
 
 
-def _naming(
-    timeline: Timeline, height: float, ruler: Ruler
-) -> tuple[Callable[[Compute], str], float]:
+def _naming(timeline: Timeline, height: float, ruler: Ruler) -> tuple[Callable[[Work], str], float]:
     """How computations are called so that there is room for it in nine of ten, and in which size."""
     several = has_several(timeline)
-    spans = [span.action for span in computations(timeline)]
-    actions = [action for action in spans if isinstance(action, Compute)]
+    actions = [work_of(span) for span in computations(timeline)]
     room = _short(timeline) * ruler.scale - 1
 
-    def full(action: Compute) -> str:
+    def full(action: Work) -> str:
         return name_of(action, several)
 
-    def number(action: Compute) -> str:
-        return str(action.micro_batch)
+    def number(action: Work) -> str:
+        return str(action.micro_batch) if isinstance(action, Compute) else "U"
 
     most = min(_TEXT, height - 4)
     if max(map(len, map(full, actions)), default=0) * text_width("0", most) <= room - 4:
@@ -182,6 +182,8 @@ def draw_legend(sheet: Sheet, timelines: Sequence[Timeline], y: float) -> None:
     spans = [span for timeline in timelines for span in timeline.spans]
     kinds = {span.action.kind for span in spans if isinstance(span.action, Compute)}
     entries = [(kind_fill(kind), name) for kind, name in KIND_NAME.items() if kind in kinds]
+    if any(isinstance(span.action, Update) for span in spans):
+        entries.append((UPDATE_SHADES[0], UPDATE_NAME))
     entries.append((IDLE, "idle"))
     if any(is_send(span) for span in spans):
         entries.append((PORTAL, "on a link"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
-from fxpipe.ir.action import Kind
+from fxpipe.ir.action import Compute, Kind, Update
 
 INK: Final = "#1f2933"
 MUTED: Final = "#7b8794"
@@ -41,6 +42,11 @@ KIND_CODES: Final = {
 }
 """Kind → the shades for terminals, out of their 256 colours."""
 
+UPDATE_SHADES: Final = ("#e0cdf0", "#c3a1e0", "#8f66b5", "#654287")
+UPDATE_NAME: Final = "update"
+UPDATE_CODES: Final = (183, 141)
+"""The same for optimiser steps."""
+
 _STAGES: Final = ("#e3eefb", "#e6f4e6", "#fdf1dc", "#f3e8fa", "#fbe6e6", "#e2f4f4")
 
 
@@ -51,7 +57,24 @@ def stage_fill(stage: int) -> str:
 
 def kind_fill(kind: Kind, nth: int = 0) -> str:
     """The colour of a computation of the `nth` of a rank's stages; from the fourth on they are alike."""
-    shades = KIND_SHADES[kind]
+    return _nth(KIND_SHADES[kind], nth)
+
+
+def fill_of(action: Compute | Update, nth: int = 0) -> str:
+    """The colour of what a rank does, for the `nth` of its stages."""
+    return _nth(UPDATE_SHADES, nth) if isinstance(action, Update) else kind_fill(action.kind, nth)
+
+
+def code_of(action: Compute | Update, nth: int = 0) -> int:
+    """The same for terminals."""
+    codes = UPDATE_CODES if isinstance(action, Update) else KIND_CODES[action.kind]
+    return _nth(codes, nth)
+
+
+_Shade = TypeVar("_Shade")
+
+
+def _nth(shades: Sequence[_Shade], nth: int) -> _Shade:
     return shades[min(nth, len(shades) - 1)]
 
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
-from fxpipe.ir.action import Compute, Kind
+from fxpipe.ir.action import Compute, Update
 from fxpipe.ir.timeline import Timeline
-from fxpipe.viz.cells import Cell, cells, computations, has_several, name_of, shortest
-from fxpipe.viz.palette import KIND_CODES, KIND_NAME
+from fxpipe.viz.cells import (
+    Cell,
+    Work,
+    cells,
+    computations,
+    has_several,
+    name_of,
+    shortest,
+    work_of,
+)
+from fxpipe.viz.palette import KIND_NAME, UPDATE_NAME, code_of
 from fxpipe.viz.text import cell_text
 
 _FEWEST = 4
@@ -70,8 +80,7 @@ def terminal_grid(
 def fitting_unit(timeline: Timeline, width: int) -> float:
     """Seconds per cell with which a grid is one block, if computations are not longer."""
     several = has_several(timeline)
-    actions = [span.action for span in computations(timeline)]
-    names = [name_of(action, several) for action in actions if isinstance(action, Compute)]
+    names = [name_of(work_of(span), several) for span in computations(timeline)]
     room = _room(width - _margin(timeline), 1 + max(map(len, names), default=1))
     return max(shortest(timeline), timeline.makespan / max(room, _FEWEST))
 
@@ -101,7 +110,7 @@ def _drawn(row: Sequence[Cell], at: int, size: int, several: bool, colour: bool)
         return cell_text(cell, several).ljust(size)
     if cell.action is None:
         return f"\x1b[2m{'·'.ljust(size)}\x1b[22m"
-    paint = _paint(cell.action.kind, cell.nth)
+    paint = _paint(cell.action, cell.nth)
     text = "" if cell.goes_on else cell_text(cell, several)
     joined = at + 1 < len(row) and row[at + 1].goes_on
     return f"{paint}{text.ljust(size if joined else size - 1)}\x1b[0m{'' if joined else ' '}"
@@ -109,16 +118,19 @@ def _drawn(row: Sequence[Cell], at: int, size: int, several: bool, colour: bool)
 
 def legend(timeline: Timeline, *, colour: bool = False) -> str:
     """What the letters of a grid mean, in one line."""
-    actions = [span.action for span in computations(timeline)]
-    kinds = {action.kind for action in actions if isinstance(action, Compute)}
-    entries = [f"{_letter(kind, colour)} {KIND_NAME[kind]}" for kind in KIND_NAME if kind in kinds]
-    return "  ".join(entries)
+    actions = [work_of(span) for span in computations(timeline)]
+    kinds = {action.kind: action for action in actions if isinstance(action, Compute)}
+    entries: list[tuple[str, Work, str]] = [
+        (str(kind), kinds[kind], name) for kind, name in KIND_NAME.items() if kind in kinds
+    ]
+    updates = (action for action in actions if isinstance(action, Update))
+    entries += [("U", action, UPDATE_NAME) for action in islice(updates, 1)]
+    return "  ".join(f"{_letter(text, one, colour)} {name}" for text, one, name in entries)
 
 
-def _letter(kind: Kind, colour: bool) -> str:
-    return f"{_paint(kind, 0)} {kind} \x1b[0m" if colour else str(kind)
+def _letter(letter: str, action: Work, colour: bool) -> str:
+    return f"{_paint(action, 0)} {letter} \x1b[0m" if colour else letter
 
 
-def _paint(kind: Kind, nth: int) -> str:
-    shades = KIND_CODES[kind]
-    return f"\x1b[38;5;16;48;5;{shades[min(nth, len(shades) - 1)]}m"
+def _paint(action: Work, nth: int) -> str:
+    return f"\x1b[38;5;16;48;5;{code_of(action, nth)}m"

@@ -108,7 +108,7 @@ def test_costs_placement_and_transfers(fxpipe: CLI) -> None:
 def test_a_limit_of_memory(fxpipe: CLI) -> None:
     fxpipe("schedule", "1f1b", "--memory", "4")
     result = fxpipe("schedule", "1f1b", "--memory", "3", code=1)
-    assert "too much is kept: rank 0 keeps 4, and 3 are allowed" in result.output
+    assert "rank 0, position 3: 0F3 keeps 4 for backward, and 3 are allowed" in result.output
 
 
 def test_search_prints_its_gap_and_what_it_found(fxpipe: CLI) -> None:

@@ -66,9 +66,19 @@ def test_a_table_of_ranks() -> None:
     assert lines[2].split() == ["0", "3", "u", "1", "u", "25.0%", "0", "0"]
 
 
-def test_a_limit_names_the_ranks_above_it() -> None:
+def test_a_limit_names_where_ranks_go_beyond_it(tmp_path: Path) -> None:
     require_memory(_chosen("1f1b"), 4)
-    with pytest.raises(
-        IllegalScheduleError, match="rank 0 keeps 4, rank 1 keeps 3, and 2 are allowed"
-    ):
+    with pytest.raises(IllegalScheduleError) as refused:
         require_memory(_chosen("1f1b"), 2)
+    assert str(refused.value).splitlines() == [
+        "too much is kept:",
+        "  - rank 0, position 2: 0F2 keeps 3 for backward, and 2 are allowed",
+        "  - rank 1, position 2: 1F2 keeps 3 for backward, and 2 are allowed",
+        "'fxpipe schedule search --memory 2' looks for one that fits",
+    ]
+    with pytest.raises(IllegalScheduleError, match=r"position 4: 0F2 keeps 2\.5 for backward"):
+        require_memory(_chosen("interleaved-1f1b", 2, 4), 2)
+    (tmp_path / "cells.txt").write_text("0F0 0F1 (0F2;0B0)OVERLAP_F_B 0B1 0B2")
+    cells = choose(str(tmp_path / "cells.txt"), Counts(), RankCost())
+    with pytest.raises(IllegalScheduleError, match="position 2: 0F2 keeps 3 for backward, and 2"):
+        require_memory(cells, 2)

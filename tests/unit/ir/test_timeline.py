@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fxpipe.ir.action import Compute, Direction, Payload, Transfer
+from fxpipe.ir.action import Compute, Direction, Payload, Transfer, Update
 from fxpipe.ir.timeline import Span, Timeline
 
 SEND = Transfer(Direction.SEND, Payload.ACTIVATION, "x", 0, 1, 0)
@@ -30,3 +30,12 @@ def test_transfers_are_no_computations() -> None:
 def test_nothing_has_no_length() -> None:
     empty = Timeline((), "run")
     assert (empty.num_ranks, empty.makespan, empty.bubble) == (0, 0.0, 0.0)
+
+
+def test_updates_are_work_but_no_computations() -> None:
+    spans = (Span(0, Compute.from_text("0B0"), 0.0, 2.0), Span(0, Update(0), 2.0, 3.0))
+    timeline = Timeline(spans, "run")
+    assert [str(span.action) for span in timeline.work_spans(0)] == ["0B0", "0U"]
+    assert [str(span.action) for span in timeline.compute_spans(0)] == ["0B0"]
+    assert (timeline.busy(0), timeline.bubble) == (3.0, 0.0)
+    assert timeline.work_spans(1) == ()

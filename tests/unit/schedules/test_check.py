@@ -194,3 +194,25 @@ def test_the_actions_of_a_cell_are_run_in_order() -> None:
         "1B0 needs the output of stage 1, micro-batch 0, which the rank makes later, in the same cell"
         in (_refused("0F0 0B0\n(1B0;1F0)OVERLAP_F_B"))
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "position", "update"),
+    [
+        ("0F0 0B0 5U\n1F0 1B0", 0, 2, "5U"),
+        ("0F0 0B0 1U\n1F0 1B0", 0, 2, "1U"),
+        ("0F0 0B0\n1F0 1B0 0U", 1, 2, "0U"),
+        ("0F0\n1F0 1U", 1, 1, "1U"),
+    ],
+)
+def test_an_update_of_a_stage_whose_gradients_the_rank_does_not_make(
+    text: str, rank: int, position: int, update: str
+) -> None:
+    assert (
+        f"rank {rank}, position {position}: {update}: the rank makes no gradients for the weights of "
+        f"stage {update[0]}"
+    ) in _refused(text)
+
+
+def test_a_recomputation_that_no_backward_reads() -> None:
+    assert "rank 1, position 1: 1R0: no backward reads what it makes" in _refused("0F0\n1F0 1R0")

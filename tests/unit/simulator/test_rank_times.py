@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fxpipe.ir.action import Update
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
 from fxpipe.ir.timeline import Span, Timeline
@@ -57,3 +58,9 @@ def test_a_rank_that_is_done_waits_for_the_others() -> None:
     spans = timeline_of("0F0@0-1").spans
     timeline = Timeline((*spans, Span(1, spans[0].action, 1.0, 3.0)), "run")
     assert rank_times(timeline, linear(1))[0].waiting == 2.0
+
+
+def test_updates_are_work() -> None:
+    spans = timeline_of("0F0@0-1 0B0@1-3").spans
+    timeline = Timeline((*spans, Span(0, Update(0), 4.0, 6.0)), "run")
+    assert rank_times(timeline, linear(1)) == (RankTimes(5.0, 0.0, 0.0, 1.0),)

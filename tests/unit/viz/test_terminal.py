@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import re
 
+from fxpipe.ir.cost import StageCost
 from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.insert import with_updates
+from fxpipe.schedules.linear import linear
+from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import SCHEDULES
+from fxpipe.simulator.engine import simulate
 from fxpipe.simulator.unit import unit_timeline
 from fxpipe.viz.terminal import legend, terminal_grid
 
@@ -93,3 +98,16 @@ def test_legend() -> None:
 def test_nothing_has_no_cells() -> None:
     assert terminal_grid(Timeline((), "run"), 1.0) == ""
     assert legend(Timeline((), "run")) == ""
+
+
+def test_updates_that_take_time_are_shown() -> None:
+    schedule = with_updates(SCHEDULES["1f1b"](2, 2, 1))
+    costs = [StageCost(1.0, 1.0, update=2.0)] * 2
+    step = simulate(lower(schedule, linear(2)), costs)
+    assert terminal_grid(step, 1.0).splitlines()[1:] == [
+        "rank 0  F0 .  .  B0 U  -",
+        "rank 1  .  F0 B0 U  -  .",
+    ]
+    assert legend(step) == "F forward  B backward  U update"
+    coloured = ESCAPE.sub("", legend(step, colour=True)).replace("  ", " ").split()
+    assert coloured == ["F", "forward", "B", "backward", "U", "update"]

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
 from fxpipe.ir.timeline import Timeline
+from fxpipe.schedules.insert import with_updates
 from fxpipe.schedules.linear import linear
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.one_f_one_b import one_f_one_b
@@ -95,3 +96,13 @@ def test_a_clock_writes_the_times() -> None:
     assert ">18 u, bubble 33.3%<" in text
     assert ">10 u<" in text
     assert "1F0: 1 u, from 1 u" in _tips(text)
+
+
+def test_updates_that_take_time_are_boxes() -> None:
+    schedule = with_updates(one_f_one_b(2, 2, 1))
+    step = simulate(lower(schedule, linear(2)), [StageCost(1, 2, update=1)] * 2)
+    text = timeline_svg(step)
+    assert "1U: 1 s, from 4 s" in _tips(text)
+    assert "U" in _words(text)
+    assert ">update<" in text
+    assert ">update<" not in timeline_svg(_step(2, 2))
