@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
-from fxpipe import ops
 from fxpipe.capture import draws, remedies
 from fxpipe.capture.arguments import Arguments
 from fxpipe.capture.containers import tensors
@@ -21,7 +19,6 @@ from fxpipe.capture.fallback import (
     KeepWholeError,
     LookInsideError,
     RefusedError,
-    StoresError,
 )
 from fxpipe.capture.leaves import is_layer, leaf_reason, parameter_share, takes_fast_path
 from fxpipe.capture.shadows import on_meta
@@ -52,6 +49,7 @@ class Modules:
     Attributes:
         spans: of the calls looked through, in order of their start; None while in progress.
         leaf: path of the leaf that runs now.
+        paths: of the model's modules, by id.
         draws: what is drawn from ``random`` and NumPy.
     """
 
@@ -66,7 +64,7 @@ class Modules:
         self._arguments = Arguments(self._values, recorder.model)
         self._handed: list[tuple[str, str, list[tuple[Any, list[int]]]]] = []
         self._calls: dict[str, int] = {}
-        self._paths = {id(module): path for path, module in recorder.model.named_modules()}
+        self.paths = {id(module): path for path, module in recorder.model.named_modules()}
 
     def call(
         self, module: nn.Module, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], via: str
@@ -75,7 +73,7 @@ class Modules:
 
         The code of a module that is not part of the model belongs to the module that calls it.
         """
-        path = self._paths.get(id(module))
+        path = self.paths.get(id(module))
         if path is None:
             return run(*args, **kwargs)
         self._recorder.interrupts.check()
@@ -157,15 +155,8 @@ class Modules:
                 result = self._recorder.run_leaf(module, run, args, kwargs)
         finally:
             self.leaf = None
-        for name, buffer in _buffers(module, path).items():
-            if buffer is not held.get(name):
-                self._script.replace_buffer(name, held.get(name), buffer, effects)
-                self._values.hidden[id(buffer)] = (buffer, path)
-        changed = changed_argument(objects)
-        if changed is not None:
-            reason = f"it changes a {type(changed).__name__} that it is handed"
-            here = self._script.sources.here()
-            raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
+        self._note_buffers(module, path, held, effects)
+        self._refuse_changed(objects, path)
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
@@ -181,19 +172,22 @@ class Modules:
             self._handed.append((path, self._script.sources.here(), objects))
         return result
 
-    def swapped(self, module: nn.Module) -> None:
-        """``functional_call``: a module is called with other tensors in place of its own.
+    def _note_buffers(
+        self, module: nn.Module, path: str, held: dict[str, torch.Tensor], effects: Effects
+    ) -> None:
+        """Note the buffers that a leaf has put in place of those that it held."""
+        for name, buffer in _buffers(module, path).items():
+            if buffer is not held.get(name):
+                self._script.replace_buffer(name, held.get(name), buffer, effects)
+                self._values.hidden[id(buffer)] = (buffer, path)
 
-        Raises:
-            KeepWholeError: if it is part of the model: no node would show them, as the nodes name the
-                module, or its own tensors.
-        """
-        if any(id(inner) in self._paths for inner in module.modules()):
-            raise self._recorder.keep_whole(
-                "it calls a module with other parameters than the module's own",
-                functional_call,
-                remedy=remedies.SWAPPED,
-            )
+    def _refuse_changed(self, objects: list[tuple[Any, list[int]]], path: str) -> None:
+        """Look into a leaf that changes an object it is handed: no node would show that."""
+        changed = changed_argument(objects)
+        if changed is not None:
+            reason = f"it changes a {type(changed).__name__} that it is handed"
+            here = self._script.sources.here()
+            raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
 
     def hide(self, result: Any) -> None:
         """Remember tensors that a module inside the running leaf returned: a hook may leak them."""
@@ -271,61 +265,6 @@ class Modules:
                 reason = f"it is handed a {type(changed).__name__} that changes afterwards"
                 raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
         self._arguments.settle(self.spans)
-
-    # -- what forwards do to modules -----------------------------------------------------------------
-
-    def switch(self, module: nn.Module, training: bool) -> None:
-        """A forward sets the training flag of a module.
-
-        Raises:
-            KeepWholeError: if it is another one: the module in progress does it itself, at each call.
-        """
-        if id(module) in self._paths and module.training != training:
-            raise self._recorder.keep_whole(
-                "it switches modules between training and evaluation mode", remedy=remedies.MODES
-            )
-
-    def store(self, module: nn.Module, name: str, value: torch.Tensor) -> None:
-        """A forward keeps a tensor on a module: that module stays whole, if it can."""
-        self._store(module, name, value, ops.set_attribute)
-
-    def register(self, module: nn.Module, name: str, value: torch.Tensor, persistent: bool) -> None:
-        """A forward makes a buffer: its module stays whole, if it can."""
-        self._store(module, name, value, ops.register_buffer, persistent)
-
-    def _store(
-        self,
-        module: nn.Module,
-        name: str,
-        value: torch.Tensor,
-        function: Callable[..., Any],
-        *more: Any,
-    ) -> None:
-        """Write down that a tensor is kept.
-
-        Raises:
-            StoresError: if the module is to stay whole. The model itself cannot, nor can one whose
-                tensor was found to be read outside of it.
-        """
-        path = self._paths.get(id(module))
-        if path is None or _holds(module, name, value):
-            return
-        if path and path not in self._recorder.decisions.inside:
-            reason = f"it keeps a tensor in its attribute {name!r}"
-            operation = f"self.{name} = …"
-            here = self._script.sources.here()
-            raise StoresError(reason, path, here, operation, remedy=remedies.STATE)
-        effects = Effects()
-        if name in module._buffers or function is ops.register_buffer:
-            full = f"{path}.{name}" if path else name
-            self._script.replace_buffer(full, module._buffers.get(name), value, effects)
-        args = (self._script.constant(module), name, self._values.argument(value), *more)
-        self._script.emit("call_function", function, args, effects=effects)
-
-
-def _holds(module: nn.Module, name: str, value: torch.Tensor) -> bool:
-    """Whether a module has that very tensor there: ``self.count += 1`` puts it back where it was."""
-    return module._buffers.get(name) is value or module.__dict__.get(name) is value
 
 
 def _as_called(module: nn.Module, via: str) -> str:

@@ -193,14 +193,14 @@ def _setattr(module: nn.Module, name: str, value: Any) -> None:
     recorder: Recorder | None = getattr(_local, "recorder", None)
     if recorder is not None and isinstance(value, torch.Tensor):
         if recorder.is_recording:
-            recorder.modules.store(module, name, value)
+            recorder.mutations.store(module, name, value)
         else:
             recorder.modules.hide(value)
         with _sets():  # for a buffer it calls register_buffer
             _module_setattr(module, name, value)
         return
     if name == "training" and recorder is not None and recorder.is_recording:
-        recorder.modules.switch(module, value)
+        recorder.mutations.switch(module, value)
     _module_setattr(module, name, value)
 
 
@@ -220,7 +220,7 @@ def _register(
     recorder: Recorder | None = getattr(_local, "recorder", None)
     if recorder is not None and tensor is not None and not getattr(_local, "sets", False):
         if recorder.is_recording:
-            recorder.modules.register(module, name, tensor, persistent)
+            recorder.mutations.register(module, name, tensor, persistent)
         else:
             recorder.modules.hide(tensor)
     _register_buffer(module, name, tensor, persistent)
@@ -254,7 +254,7 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 def _call_swapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     recorder = active()
     if recorder is not None:
-        recorder.modules.swapped(module)
+        recorder.mutations.swapped(module)
     return _functional_call(module, *args, **kwargs)
 
 

@@ -18,6 +18,7 @@ from fxpipe.capture.decide import Deciding
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
 from fxpipe.capture.modules import Modules, Run
+from fxpipe.capture.mutations import Mutations
 from fxpipe.capture.naming import function_name, tensor_names
 from fxpipe.capture.parts import taken_apart
 from fxpipe.capture.regions import Regions
@@ -40,6 +41,7 @@ class Recorder(TorchFunctionMode):
         shadows: which sizes depend on data.
         watch: the dispatch mode that measures effects; active while recording.
         modules: the module calls.
+        mutations: what forwards do to modules besides.
         regions: the autocast and grad-mode regions.
         settings: of torch, when the run began.
         interrupts: asked at every call that the model makes.
@@ -57,6 +59,7 @@ class Recorder(TorchFunctionMode):
         self.shadows = Shadows(self.values.is_sized_by_data)
         self.watch = Watch(self._unseen, (originals or Originals(model)).about_to_write)
         self.modules = Modules(self)
+        self.mutations = Mutations(self)
         self.regions = Regions(self.script)
         self.settings = Settings()
         self.failure: FallbackError | None = None
