@@ -51,6 +51,8 @@ def describe(spec: ValueSpec) -> str:
 
 def _run(part: StagePart) -> str:
     names = [node.name for node in part.nodes]
+    if not names:
+        return "none: what this stage has is not called"
     return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
 
 

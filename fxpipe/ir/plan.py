@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+NOWHERE: Final = "(nothing)"
+"""Where a stage without a node starts."""
 
 
 @dataclass(frozen=True)
@@ -11,27 +15,31 @@ class PartitionPlan:
     """Every node of ``Capture.body`` with its stage.
 
     Attributes:
-        stages: node name → stage (0-based), every stage present, in the graph's order.
+        stages: node name → stage (0-based), every stage present but `idle` ones, in the graph's order.
         fingerprint: of the capture the plan was made for; a stale plan is refused.
-        starts: the first node of every stage but the first, as a user would name it in `cuts`.
+        starts: the first node of every stage but the first, as a user would name it in `cuts`;
+            `NOWHERE` for a stage that has none.
         anchors: ``"path#call"`` of the module calls with parameters → stage; later captures of the
             same model (eval mode, another sequence length) are cut so that none of these moves.
+        idle: stages without a node: what is theirs is not called in this capture (a decoder alone, an
+            auxiliary head that only training has). They take part in a step, and compute nothing.
     """
 
     stages: Mapping[str, int]
     fingerprint: str
     starts: tuple[str, ...] = ()
     anchors: Mapping[str, int] = field(default_factory=dict)
+    idle: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        present = set(self.stages.values())
+        present = {*self.stages.values(), *self.idle}
         if present and present != set(range(max(present) + 1)):
             raise ValueError(f"stages must be numbered 0, 1, … without gaps, got {sorted(present)}")
 
     @property
     def num_stages(self) -> int:
         """Number of stages."""
-        return max(self.stages.values(), default=-1) + 1
+        return max((*self.stages.values(), *self.idle), default=-1) + 1
 
     def nodes_of(self, stage: int) -> tuple[str, ...]:
         """Names of a stage's nodes, in the graph's order."""

@@ -101,12 +101,16 @@ def _write_plan(plan: PartitionPlan) -> Any:
         "fingerprint": plan.fingerprint,
         "starts": list(plan.starts),
         "anchors": dict(plan.anchors),
-    }
+    } | ({"idle": list(plan.idle)} if plan.idle else {})
 
 
 def _read_plan(data: Any) -> PartitionPlan:
     return PartitionPlan(
-        dict(data["stages"]), data["fingerprint"], tuple(data["starts"]), dict(data["anchors"])
+        dict(data["stages"]),
+        data["fingerprint"],
+        tuple(data["starts"]),
+        dict(data["anchors"]),
+        tuple(data.get("idle", ())),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.plan import NOWHERE, PartitionPlan
 from fxpipe.partitioners.places import Places, leaf_calls
 
 if TYPE_CHECKING:
@@ -17,13 +18,22 @@ if TYPE_CHECKING:
 def plan_of(
     capture: Capture, cuts: Sequence[int], anchors: dict[str, int] | None = None
 ) -> PartitionPlan:
-    """The plan whose stages start at 0 and at every cut, which ascend."""
+    """The plan whose stages start at 0 and at every cut, which ascend.
+
+    A stage that starts where the next one does, or after the last node, is idle.
+    """
     places = Places(capture)
+    idle = tuple(
+        s for s, (start, end) in enumerate(pairwise((0, *cuts, len(capture.body)))) if start == end
+    )
     return PartitionPlan(
         stages={node.name: bisect_right(cuts, i) for i, node in enumerate(capture.body)},
         fingerprint=capture.fingerprint(),
-        starts=tuple(places.name(cut) for cut in cuts),
+        starts=tuple(
+            NOWHERE if stage in idle else places.name(cut) for stage, cut in enumerate(cuts, 1)
+        ),
         anchors=anchors or {},
+        idle=idle,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch.fx
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Score: TypeAlias = tuple[int, int, int]
 """How unfit a place is: 1 if another node started the stage, module calls divided, bytes that cross."""
+_AT_THE_END: Final[Score] = (1, 0, 0)
 Way: TypeAlias = tuple[Score, tuple[int, ...]]
 
 _MISFIT: Final = (
@@ -36,7 +37,8 @@ def follow(plan: PartitionPlan, first_capture: Capture, capture: Capture) -> Par
 
     Each cut lies between the last module call of the stages before it and the first of those after it.
     Within that room it goes where the first plan had it, if that node is there again, else where it
-    divides the fewest module calls and the fewest bytes cross.
+    divides the fewest module calls and the fewest bytes cross. Where there is no such place (evaluation
+    leaves out a head that is a stage of its own), a stage stays idle: it has no node.
 
     Args:
         plan: for `first_capture`, with its anchors.
@@ -45,7 +47,7 @@ def follow(plan: PartitionPlan, first_capture: Capture, capture: Capture) -> Par
 
     Raises:
         PartitionError: if this capture calls the modules in another order than the stages have them, or
-            has no place for some cut.
+            cannot be cut between the modules of two stages.
     """
     legal = legal_cuts(capture)
     # Training may change buffers that evaluation, of the same text, reads: fewer cuts are legal.
@@ -55,6 +57,8 @@ def follow(plan: PartitionPlan, first_capture: Capture, capture: Capture) -> Par
     stage_of = _bound_stages(anchors, capture)
     room = _Room(stage_of, plan.num_stages, legal, _scores(plan, first_capture, capture))
     cuts = room.choose()
+    if cuts is None:
+        cuts = room.with_idle_stages().choose()
     if cuts is None:
         raise PartitionError(_why_not(capture, stage_of, plan.num_stages))
     return plan_of(capture, cuts, anchors)
@@ -123,12 +127,22 @@ def _node_keys(capture: Capture) -> list[tuple[object, ...]]:
 
 @dataclass(frozen=True)
 class _Room:
-    """Where each cut may go, and what speaks for a place there."""
+    """Where each cut may go, and what speaks for a place there.
+
+    `least`: how many nodes a stage has at least.
+    """
 
     stage_of: Sequence[int | None]
     num_stages: int
     legal: Sequence[int]
     scores: Sequence[Sequence[Score]]
+    least: int = 1
+
+    def with_idle_stages(self) -> _Room:
+        """The same, where stages may start at one place, or at the very end."""
+        end = len(self.stage_of)
+        ended = [(*scores, _AT_THE_END) for scores in self.scores]
+        return replace(self, legal=(0, *self.legal, end), scores=ended, least=0)
 
     def choose(self) -> tuple[int, ...] | None:
         """The best ascending cuts; None if there is no room for them."""
@@ -144,7 +158,7 @@ class _Room:
         before: list[Way] = []
         found: dict[int, Way] = {}
         for position in self.legal:
-            while waiting and waiting[-1][0] < position:
+            while waiting and waiting[-1][0] + self.least <= position:
                 before = [min((*before, waiting.pop()[1]))]
             if low <= position <= high and before:
                 (far, divided, nbytes), cuts = before[0]
@@ -156,8 +170,9 @@ class _Room:
     def _window(self, stage: int) -> tuple[int, int]:
         """After all nodes bound to earlier stages, not after any bound to this one or later."""
         bound = [(i, at) for i, at in enumerate(self.stage_of) if at is not None]
-        low = max((i + 1 for i, at in bound if at < stage), default=1)
-        high = min((i for i, at in bound if at >= stage), default=len(self.stage_of) - 1)
+        last = len(self.stage_of) - self.least
+        low = max((i + 1 for i, at in bound if at < stage), default=self.least)
+        high = min((i for i, at in bound if at >= stage), default=last)
         return low, high
 
 
@@ -172,4 +187,7 @@ def _why_not(capture: Capture, stage_of: Sequence[int | None], stages: int) -> s
                 f"stage {latest[0]}; {_ADVICE}"
             )
         latest = (stage, node)
-    return f"{_MISFIT}: it leaves no legal place for some of the {stages - 1} cuts; {_ADVICE}"
+    return (
+        f"{_MISFIT}: between the modules of two stages there is no place where it may be cut, for "
+        f"some of the {stages - 1} cuts; {_ADVICE}"
+    )

@@ -27,7 +27,7 @@ from fxpipe.ir.findings import (
     SpanFinding,
     UnitFinding,
 )
-from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.plan import NOWHERE, PartitionPlan
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.spec import Opaque, TensorSpec, ValueSpec
 from fxpipe.ir.stage import HOST, Edge, StageGraph
@@ -103,7 +103,10 @@ def plans(draw: st.DrawFn) -> PartitionPlan:
     cuts = [cut for cut in cuts if cut < len(nodes)]
     stages = {name: sum(cut <= at for cut in cuts) for at, name in enumerate(nodes)}
     anchors = draw(st.dictionaries(names, st.integers(0, 5), max_size=3))
-    return PartitionPlan(stages, draw(names), tuple(nodes[cut] for cut in cuts), anchors)
+    starts = [nodes[cut] for cut in cuts]
+    idle = [len(cuts) + 1 + n for n in range(draw(st.integers(0, 2)))] if nodes else []
+    starts += [NOWHERE for _ in idle]
+    return PartitionPlan(stages, draw(names), tuple(starts), anchors, tuple(idle))
 
 
 node_costs = st.builds(NodeCost, seconds, seconds, seconds, nbytes, nbytes, nbytes)

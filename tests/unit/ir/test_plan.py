@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fxpipe.ir.plan import PartitionPlan, Placement
+from fxpipe.ir.plan import NOWHERE, PartitionPlan, Placement
 
 
 def test_nodes_of_a_stage_keep_their_order() -> None:
@@ -10,6 +10,13 @@ def test_nodes_of_a_stage_keep_their_order() -> None:
     assert plan.num_stages == 2
     assert plan.nodes_of(0) == ("b", "a")
     assert str(plan) == "PartitionPlan: 2 stages of [2, 1] nodes, cut before c"
+
+
+def test_idle_stages_count() -> None:
+    plan = PartitionPlan({"a": 1}, "abc", ("a", NOWHERE), idle=(0, 2))
+    assert plan.num_stages == 3
+    assert plan.nodes_of(0) == plan.nodes_of(2) == ()
+    assert str(plan) == "PartitionPlan: 3 stages of [0, 1, 0] nodes, cut before a, (nothing)"
 
 
 def test_stages_without_gaps() -> None:

@@ -1,12 +1,14 @@
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from fxpipe.capture.trace import trace
 from fxpipe.errors import PartitionError
 from fxpipe.ir.capture import Capture
-from fxpipe.ir.plan import PartitionPlan
+from fxpipe.ir.plan import NOWHERE, PartitionPlan
 from fxpipe.partitioners.assemble import anchor_keys, plan_of
 from fxpipe.partitioners.check import check_plan
 from fxpipe.partitioners.follow import follow
@@ -45,7 +47,7 @@ def captures(mode: str) -> tuple[Capture, Capture]:
 def planned(capture: Capture, *cuts: str) -> PartitionPlan:
     names = [node.name for node in capture.body]
     plan = plan_of(capture, [names.index(cut) for cut in cuts])
-    weighty = {name for name in names if name in "abc"}
+    weighty = {name for name in names if name.removeprefix("layers_") in "abc"}
     keys = anchor_keys(capture, weighty)
     anchors = {key: plan.stages[name] for name, found in keys.items() for key in found}
     return replace(plan, anchors=anchors)
@@ -96,20 +98,63 @@ def test_a_stage_whose_weights_are_not_used_gets_what_lies_around() -> None:
     assert found.nodes_of(2) == ("tanh",)
 
 
+class Some(nn.Module):
+    """Calls the modules that it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({name: nn.Linear(4, 4) for name in "abc"})
+        self.called = "abc"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self.called:
+            x = self.layers[name](x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("called", "idle", "starts"),
+    [
+        ("a", (1, 2), (NOWHERE, NOWHERE)),
+        ("b", (0, 2), ("layers.b", NOWHERE)),
+        ("c", (0, 1), (NOWHERE, "layers.c")),
+        ("ac", (1,), (NOWHERE, "layers.c")),
+        ("bc", (0,), ("layers.b", "layers.c")),
+    ],
+)
+def test_a_stage_of_which_nothing_is_called_is_idle(
+    called: str, idle: tuple[int, ...], starts: tuple[str, ...]
+) -> None:
+    net = Some()
+    first = build_capture(net, torch.randn(2, 4))
+    net.called = called
+    second = build_capture(net, torch.randn(2, 4))
+    found = follow(planned(first, "layers_b", "layers_c"), first, second)
+    check_plan(second, found)
+    assert found.num_stages == 3
+    assert {name: f"layers_{'abc'[at]}" for name, at in found.stages.items()} == {
+        f"layers_{name}": f"layers_{name}" for name in called
+    }
+    assert (found.idle, found.starts) == (idle, starts)
+
+
 def test_no_place_for_a_cut_is_said() -> None:
-    class Short(nn.Module):
+    class Together(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b, self.short = nn.Linear(4, 4), nn.Linear(4, 4), False
+            self.a, self.b, self.at_once = nn.Linear(4, 4), nn.Linear(4, 4), False
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.a(x) if self.short else self.b(self.a(x))
+            with torch.no_grad() if self.at_once else nullcontext():
+                return self.b(self.a(x))
 
-    net = Short()
-    first = build_capture(net, torch.randn(2, 4))
-    net.short = True
-    second = build_capture(net, torch.randn(2, 4))
-    with pytest.raises(PartitionError, match="no legal place for some of the 1 cuts"):
+    net = Together()
+    first = trace(net, (torch.randn(2, 4),))
+    net.at_once = True
+    second = trace(net, (torch.randn(2, 4),))
+    with pytest.raises(
+        PartitionError, match="no place where it may be cut, for some of the 1 cuts"
+    ):
         follow(planned(first, "b"), first, second)
 
 
