@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from fxpipe.optim.by_stage import require_no_closure
 from fxpipe.runtime.loss import Call
 
 _PAIR = "(args, kwargs), a tuple of positional and a dictionary of keyword arguments"
+
+NO_SCALE: Final = float(1)
+"""The scale of a step that is given none: an object of its own, which no scale of 1.0 is."""
 
 
 def model_call(
@@ -92,6 +97,46 @@ def ready_made(
     if not calls:
         raise ValueError("micro_batches is empty: there is nothing to run")
     return calls, targets
+
+
+def given_names(
+    target: object,
+    loss_fn: object,
+    weights: object,
+    scale: object,
+    keep_output: bool,
+    optimizer: object,
+) -> Iterator[str]:
+    """Names of the step's own arguments that were given, of those that a model may have too."""
+    if target is not None:
+        yield "target"
+    if loss_fn is not None:
+        yield "loss_fn"
+    if not isinstance(weights, str) or weights != "samples":
+        yield "weights"
+    if scale is not NO_SCALE:
+        yield "scale"
+    if not keep_output:
+        yield "keep_output"
+    if optimizer is not None:
+        yield "optimizer"
+
+
+def require_updates(optimizer: object, scale: object) -> None:
+    """Check that an optimizer can make its step within the pipeline's.
+
+    Raises:
+        TypeError: if it is none, or its step needs a closure.
+        ValueError: if the gradients are scaled by a `torch.amp.GradScaler`.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
+    require_no_closure(optimizer)
+    if isinstance(scale, Tensor):
+        raise ValueError(
+            "optimizer= updates stages before a GradScaler has seen all gradients and taken its scale "
+            "out of them: leave optimizer= out, and call scaler.step(optimizer) after the step"
+        )
 
 
 def _open_names(model: nn.Module, given: int) -> set[str]:

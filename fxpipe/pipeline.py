@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fxpipe.arguments import model_call, ready_made
+from fxpipe.arguments import NO_SCALE, given_names, model_call, ready_made, require_updates
 from fxpipe.capture.batch import batch_dimension
 from fxpipe.capture.signature import flatten
 from fxpipe.compiler import Line
@@ -20,7 +20,6 @@ from fxpipe.decided import Decided
 from fxpipe.executables import Executables
 from fxpipe.execution import StepResult
 from fxpipe.feed import Feed, ReadyMade, WholeBatch
-from fxpipe.optim.by_stage import require_no_closure
 from fxpipe.options import Options, check_schedule
 from fxpipe.recordings import Recordings
 from fxpipe.running import Seed, run_call, run_differentiable, run_step
@@ -35,9 +34,6 @@ from fxpipe.runtime.rng import undrawn_if_it_fails
 from fxpipe.situation import Situation, variants_of
 from fxpipe.tangents import refuse_tangents
 from fxpipe.turns import Turns
-
-_ONE: Final = float(1)
-"""An object of its own: so that a `scale` of 1.0 that was given is told from none."""
 
 
 class Pipeline(Decided):
@@ -97,7 +93,7 @@ class Pipeline(Decided):
         target: Any = None,
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
         weights: Weights = "samples",
-        scale: float | Tensor = _ONE,
+        scale: float | Tensor = NO_SCALE,
         keep_output: bool = True,
         optimizer: Optimizer | None = None,
         inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
@@ -144,9 +140,9 @@ class Pipeline(Decided):
         if loss_fn is not None and not callable(loss_fn):
             raise TypeError(f"loss_fn must be a function of output and target, got {loss_fn!r}")
         if optimizer is not None:
-            _require_updates(optimizer, scale)
+            require_updates(optimizer, scale)
         feed: Feed
-        told = _told(target, loss_fn, weights, scale, keep_output, optimizer)
+        told = given_names(target, loss_fn, weights, scale, keep_output, optimizer)
         with self._turns.take():
             with undrawn_if_it_fails():
                 if micro_batches is not None:
@@ -314,40 +310,6 @@ def _backend(options: Options) -> Backend:
     if options.backend == "inline":
         return InlineBackend()
     return LocalBackend(options.threads_per_rank)
-
-
-def _require_updates(optimizer: object, scale: object) -> None:
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
-    require_no_closure(optimizer)
-    if isinstance(scale, Tensor):
-        raise ValueError(
-            "optimizer= updates stages before a GradScaler has seen all gradients and taken its scale "
-            "out of them: leave optimizer= out, and call scaler.step(optimizer) after the step"
-        )
-
-
-def _told(
-    target: object,
-    loss_fn: object,
-    weights: object,
-    scale: object,
-    keep_output: bool,
-    optimizer: object,
-) -> Iterator[str]:
-    """The step's own arguments that were given, of those that a model may have too."""
-    if target is not None:
-        yield "target"
-    if loss_fn is not None:
-        yield "loss_fn"
-    if not isinstance(weights, str) or weights != "samples":
-        yield "weights"
-    if scale is not _ONE:
-        yield "scale"
-    if not keep_output:
-        yield "keep_output"
-    if optimizer is not None:
-        yield "optimizer"
 
 
 def _follows(

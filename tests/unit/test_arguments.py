@@ -3,9 +3,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
-from fxpipe.arguments import model_call, read_call, ready_made
+from fxpipe.arguments import (
+    NO_SCALE,
+    given_names,
+    model_call,
+    read_call,
+    ready_made,
+    require_updates,
+)
 
 
 class Net(nn.Module):
@@ -83,3 +91,34 @@ def test_what_are_no_micro_batches(given: Any, error: type[Exception], message: 
 def test_a_whole_batch_beside_micro_batches(more: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="micro_batches= holds the whole batch"):
         ready_made([((1,), {})], *more)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("target", 1),
+        ("loss_fn", abs),
+        ("weights", [1.0]),
+        ("scale", 1.0),
+        ("keep_output", False),
+        ("optimizer", 1),
+    ],
+)
+def test_what_the_step_was_given(name: str, value: object) -> None:
+    none: dict[str, Any] = {
+        **dict.fromkeys(["target", "loss_fn", "optimizer"]),
+        **{"weights": "samples", "scale": NO_SCALE, "keep_output": True},
+    }
+    assert list(given_names(**none)) == []
+    assert list(given_names(**{**none, name: value})) == [name]
+
+
+def test_updates_need_an_optimizer_and_gradients_as_they_are() -> None:
+    parameters = [torch.zeros(1, requires_grad=True)]
+    require_updates(torch.optim.SGD(parameters), NO_SCALE)
+    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
+        require_updates(torch.optim.SGD, NO_SCALE)
+    with pytest.raises(TypeError, match="closure"):
+        require_updates(torch.optim.LBFGS(parameters), NO_SCALE)
+    with pytest.raises(ValueError, match="GradScaler"):
+        require_updates(torch.optim.SGD(parameters), torch.tensor(2.0))
