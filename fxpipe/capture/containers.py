@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from fxpipe import ops
+from fxpipe.held import slots_of
 
 PLAIN: Final = (
     type(None),
@@ -149,25 +149,9 @@ def _dict(value: dict[Any, Any], cls: type[Any]) -> tuple[Parts, list[Any]]:
 
 def attributes(value: Any) -> dict[str, Any]:
     """What an object holds, in ``__dict__`` and in slots."""
-    held = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
+    held = {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
     held.update(getattr(value, "__dict__", {}))
     return held
-
-
-def _slots(cls: type[Any]) -> tuple[str, ...]:
-    """Names of the slots of a class and its bases."""
-    known = _slots_of.get(cls)
-    if known is None:
-        found: dict[str, None] = {}
-        for each in cls.__mro__:
-            slots = each.__dict__.get("__slots__", ())
-            found.update(dict.fromkeys((slots,) if isinstance(slots, str) else slots))
-        known = tuple(name for name in found if name not in ("__dict__", "__weakref__"))
-        _slots_of[cls] = known
-    return known
-
-
-_slots_of: Final[WeakKeyDictionary[type[Any], tuple[str, ...]]] = WeakKeyDictionary()
 
 
 def child(value: Any, step: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, TypeGuard
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fxpipe.capture.alone import alone
 from fxpipe.generators import PythonGenerators
 from fxpipe.held import Held, refill
 from fxpipe.originals import Originals
@@ -114,6 +116,16 @@ class ModelState:
         self._modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
 
     def __enter__(self) -> ModelState:
+        self._alone = alone([*self._modules, *self._scripted])
+        self._alone.__enter__()
+        try:
+            self._take()
+        except BaseException:
+            self._alone.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _take(self) -> None:
         self._registries = [
             {name: dict(module.__dict__[name]) for name in _REGISTRIES} for module in self._modules
         ]
@@ -124,7 +136,6 @@ class ModelState:
         self._held = Held(v for attributes in self._attributes for v in attributes.values())
         self._values = self._copies()
         self.originals = Originals(self._model, self._written)
-        return self
 
     @property
     def generators(self) -> PythonGenerators:
@@ -174,7 +185,10 @@ class ModelState:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.put_back()
+        try:
+            self.put_back()
+        finally:
+            self._alone.__exit__(None, None, None)
 
     def put_back(self) -> None:
         """Everything as it was when the context was entered; as often as one likes."""

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import copy
 import queue
-from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,6 +26,29 @@ class Base:
     __slots__ = ("value",)
 
 
+@dataclass(slots=True)
+class Slotted(Base):
+    count: int = 0
+    log: list[int] = field(default_factory=list)
+
+
+class Log(list[int]):
+    """A list of the user's own, with an attribute."""
+
+    limit = 0
+
+    def clear(self) -> None:
+        raise AssertionError("the user's own method")
+
+
+class Table(dict[str, int]):
+    pass
+
+
+class Pair(NamedTuple):
+    one: list[int]
+
+
 def full() -> dict[str, Any]:
     return {
         "list": [1, [2]],
@@ -34,12 +60,26 @@ def full() -> dict[str, Any]:
         "counter": Counter("aab"),
         "tuple": ([1],),
         "object": Plain(),
+        "slots": Slotted(),
+        "own list": Log([1]),
+        "own dict": Table(a=1),
+        "named": Pair([1]),
+        "namespace": SimpleNamespace(step=0, log=[]),
+        "user dict": UserDict(a=1),
+        "bytes": bytearray(b"ab"),
+        "array": np.zeros(2),
     }
 
 
 def shown(values: dict[str, Any]) -> dict[str, Any]:
-    plain = values["object"]
-    return {**values, "object": (plain.count, plain.inner)}
+    plain, slots = values["object"], values["slots"]
+    return {
+        **values,
+        "object": (plain.count, plain.inner),
+        "slots": (slots.count, slots.log, getattr(slots, "value", None)),
+        "array": values["array"].tolist(),
+        "limit": values["own list"].limit,
+    }
 
 
 def change(values: dict[str, Any]) -> None:
@@ -58,6 +98,18 @@ def change(values: dict[str, Any]) -> None:
     values["object"].count += 1
     values["object"].inner["x"].append(1)
     values["object"].new = 1
+    values["slots"].count += 1
+    values["slots"].log.append(1)
+    values["slots"].value = 3
+    values["own list"].append(2)
+    values["own list"].limit = 3
+    values["own dict"]["b"] = 2
+    values["named"].one.append(2)
+    values["namespace"].step += 1
+    values["namespace"].log.append(2)
+    values["user dict"]["b"] = 2
+    values["bytes"][0] = 7
+    values["array"][0] += 1
 
 
 def test_containers_and_objects_are_put_back() -> None:
@@ -87,9 +139,33 @@ def test_objects_that_hold_themselves() -> None:
     assert two == [one]
 
 
-@pytest.mark.parametrize("make", [nn.ReLU, queue.Queue, Base, lambda: Plain, lambda: 1])
+@pytest.mark.parametrize("make", [nn.ReLU, queue.Queue, lambda: Plain, lambda: 1])
 def test_what_is_no_plain_data_is_left_alone(make: Any) -> None:
     assert Held([make()])._contents == []
+
+
+def test_what_has_changed() -> None:
+    values = full()
+    held = Held([values["tuple"], [], values["slots"], {"t": torch.ones(1)}])
+    assert list(held.changed()) == []
+    values["tuple"][0].append(2)
+    values["slots"].count += 1
+    assert [(at, content) for at, _, content in held.changed()] == [
+        (0, [1]),
+        (2, {"count": 0, "log": []}),
+    ]
+
+
+def test_tensors_do_not_count_as_changes() -> None:
+    cache: dict[str, torch.Tensor] = {}
+    kept: list[torch.Tensor] = []
+    held = Held([cache, kept])
+    cache["table"] = torch.ones(1)
+    kept.append(torch.ones(1))
+    assert list(held.changed()) == []
+    held.put_back()
+    assert not cache
+    assert not kept
 
 
 def test_tensors_are_found_once() -> None:
