@@ -83,13 +83,13 @@ class Followed:
                     yield path, name, tuple(hooks)
         for name in _GLOBAL_HOOKS:
             hooks = getattr(torch_module, name)
-            if own := tuple(key for key, hook in hooks.items() if not _is_of_torch(hook)):
+            if own := tuple(key for key, hook in hooks.items() if not _only_looks(hook)):
                 yield "", name, own
 
 
-def _is_of_torch(hook: object) -> bool:
-    """Whether a hook is of a tool of torch's, such as `FlopCounterMode`, which only looks on."""
-    return str(getattr(hook, "__module__", "")).startswith("torch.")
+def _only_looks(hook: object) -> bool:
+    """Whether a hook is ours, or of a tool of torch's that only looks on, like `FlopCounterMode`."""
+    return str(getattr(hook, "__module__", "")).startswith(("torch.", "fxpipe."))
 
 
 class _Same:

@@ -34,6 +34,7 @@ from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.loss import Call
 from fxpipe.runtime.together import together
 from fxpipe.situation import Anew, Situation
+from fxpipe.switches import Switches
 
 _MANY_VALUES: Final = 8
 
@@ -65,6 +66,7 @@ class Recordings:
         self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
         self._regimes = Regimes()
         self._followed = Followed(model)
+        self._switches = Switches(model)
         self._without_rows: dict[Hashable, Capture] = {}
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
@@ -89,6 +91,7 @@ class Recordings:
         found = self._situations.get(choice.key)
         if found is None:
             line = self._record(args, kwargs, chunks, choice.is_free)
+            self._switches.look()
             found = self._ready(line, choice.is_free)
             known = self._key(args, kwargs)  # all of it is known with the first recording
             choice = choice if known == call else Choice(known)
@@ -144,12 +147,13 @@ class Recordings:
     def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
         """What a recording depends on.
 
-        Besides the situation: which modules the model has, with what forwards, and what is in those
-        that the stages do not call but write out.
+        Besides the situation: which modules the model has, with what forwards; which of their attributes
+        have become fractions (`Switches`); and what is in those that the stages do not call but write
+        out.
         """
         return (
             self._situation_of(args, kwargs, self._like(*flatten((args, dict(kwargs))))),
-            tuple(map(_identity, self._model.modules())),
+            (tuple(map(_identity, self._model.modules())), self._switches.on()),
             self._followed.entries(self._written_out),
         )
 

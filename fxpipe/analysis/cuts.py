@@ -114,6 +114,11 @@ def describe(node: torch.fx.Node) -> str:
     return f"{node.name!r} ({source})" if source else repr(node.name)
 
 
+def is_mode_switch(node: torch.fx.Node) -> bool:
+    """Whether the node begins or ends an autocast or grad-mode region."""
+    return node.target in _MODE_SWITCHES
+
+
 class _Graph:
     """A capture with the position of its nodes at hand."""
 
@@ -162,12 +167,12 @@ def _regions(graph: _Graph) -> Iterator[Bond]:
             members.setdefault(region, []).append(position)
     for inside in members.values():
         before, after = min(inside) - 1, max(inside) + 1
-        inside += [at for at in (before, after) if _is_mode_switch(graph, at)]
+        inside += [at for at in (before, after) if _is_switch_at(graph, at)]
         yield from graph.between(inside, "an autocast or grad-mode region from {first} to {last}")
 
 
-def _is_mode_switch(graph: _Graph, position: int) -> bool:
-    return 0 <= position < len(graph.body) and graph.body[position].target in _MODE_SWITCHES
+def _is_switch_at(graph: _Graph, position: int) -> bool:
+    return 0 <= position < len(graph.body) and is_mode_switch(graph.body[position])
 
 
 def _unpacked(graph: _Graph) -> Iterator[Bond]:

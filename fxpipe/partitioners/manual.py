@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fxpipe.analysis.cuts import describe, legal_cuts, why_illegal
+from fxpipe.analysis.cuts import describe, is_mode_switch, legal_cuts, why_illegal
 from fxpipe.errors import IllegalPlanError, PartitionError
 from fxpipe.partitioners.places import Places
 
@@ -18,7 +18,8 @@ def manual_cuts(capture: Capture, cuts: Sequence[str]) -> tuple[int, ...]:
 
     Args:
         capture: what is cut.
-        cuts: module paths, ``path@n`` (call n of a module, from 0) or names of nodes, in any order.
+        cuts: module paths, ``path@n`` (call n of a module, from 0) or names of nodes, in any order. What
+            comes first in an autocast or grad-mode region stands for the region.
 
     Raises:
         PartitionError: if a name means nothing here, two mean one place, or one the very start.
@@ -27,21 +28,31 @@ def manual_cuts(capture: Capture, cuts: Sequence[str]) -> tuple[int, ...]:
     """
     if isinstance(cuts, str):
         raise PartitionError(f"cuts is a sequence of names: write [{cuts!r}]")
-    places = Places(capture)
+    places, legal = Places(capture), legal_cuts(capture)
     found: dict[int, str] = {}
     for name in cuts:
-        position = places.position(name)
+        position = _around_regions(capture, places.position(name), legal)
         if position == 0:
             raise PartitionError(f"{name!r} is where the first stage starts anyway: leave it out")
         if position in found:
             raise PartitionError(f"{name!r} and {found[position]!r} are the same place: keep one")
         found[position] = name
-    legal = legal_cuts(capture)
     wrong = sorted(set(found) - set(legal))
     if wrong:
         faults = [_fault(capture, places, found[position], position, legal) for position in wrong]
         raise IllegalPlanError("the graph cannot be cut there:\n  • " + "\n  • ".join(faults))
     return tuple(sorted(found))
+
+
+def _around_regions(capture: Capture, position: int, legal: Sequence[int]) -> int:
+    """The same place; if nothing but the beginnings of regions lies between, the one before them.
+
+    What comes first in a ``with torch.no_grad():`` begins with the region.
+    """
+    known, at = set(legal), position
+    while at not in known and at > 1 and is_mode_switch(capture.body[at - 1]):
+        at -= 1
+    return at if at in known else position
 
 
 def _fault(

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fxpipe.generators import States
 from fxpipe.runtime.recompute import Found
 from fxpipe.runtime.values import Edges, Gradients, map_tensors, tensors_in
 from fxpipe.runtime.weight_queue import WeightQueue
@@ -32,6 +33,7 @@ class Frame:
         later: gradients from the later readers, at the same positions as `edges`.
         handed: gradients for the earlier holder of each value read.
         root: the loss, times its weight.
+        loss_draws: states of the generators that the loss began with, if it drew and will run again.
         outputs: gradient edges of the model's outputs (last stage of a call without loss).
         buffers: the buffers as the forward found them, if what runs again in backward may read others.
         replay: what a rerun of the forward needs; None if it will not be rerun.
@@ -46,6 +48,7 @@ class Frame:
         "handed",
         "inputs",
         "later",
+        "loss_draws",
         "outputs",
         "replay",
         "root",
@@ -62,6 +65,7 @@ class Frame:
         self.later: list[Gradients] = [None] * (writes + reads)
         self.handed: list[Gradients] = [None] * reads
         self.root: Tensor | None = None
+        self.loss_draws: States | None = None
         self.outputs: list[Edges] = []
         self.buffers: Found | None = None
         self.replay: Found | None = None
@@ -71,7 +75,7 @@ class Frame:
     def forget_graph(self) -> None:
         """Let go of everything but the gradients to be handed on, and what the weight pass needs."""
         self.inputs, self.later, self.edges, self.outputs = [], [], [], []
-        self.entry = self.root = self.buffers = self.replay = None
+        self.entry = self.root = self.buffers = self.replay = self.loss_draws = None
 
 
 class Entry:

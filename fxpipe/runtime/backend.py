@@ -34,6 +34,14 @@ class Cancelled(BaseException):
     """Another rank failed: this one ends. It never leaves the runtime."""
 
 
+class Stopped(BaseException):
+    """Carries a StopIteration of the user's out of a rank's generator, which cannot raise one itself."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Transport(Protocol):
     """Hands values over, for one step. A route is given by its index."""
 

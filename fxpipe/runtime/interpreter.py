@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fxpipe import interrupts
 from fxpipe.ir.action import Action
-from fxpipe.runtime.backend import Cancelled
+from fxpipe.runtime.backend import Cancelled, Stopped
 from fxpipe.runtime.instructions import Instruction
 from fxpipe.runtime.unfinished import forget_unfinished
 
@@ -26,6 +26,7 @@ def run_rank(
 
     Raises:
         Cancelled: if another rank has failed.
+        Stopped: if an action raised StopIteration.
         BaseException: what an action raised, with notes that say where it happened.
     """
     transport = step.transport
@@ -49,9 +50,17 @@ def run_rank(
                     instruction.run(step)
                 note((instruction.action, start, now()))
         except Cancelled:
+            if label is not None:
+                _forget(step)
             raise
         except BaseException as error:
             step.explain(error, instruction.action)
-            if step.keeps_graph:
-                forget_unfinished()
+            _forget(step)
+            if isinstance(error, StopIteration):
+                raise Stopped(error) from None
             raise
+
+
+def _forget(step: Step) -> None:
+    if step.keeps_graph:
+        forget_unfinished()

@@ -42,6 +42,7 @@ class Runners:
     Attributes:
         owners: per stage, its runner on the rank that has the user's tensors.
         layout: what all steps have in common.
+        names: of the placeholders.
         written: positions of the placeholders whose memory the model writes into.
     """
 
@@ -63,9 +64,9 @@ class Runners:
         self._lanes = lanes
         self._load = load
         self._defers_norms = defers_norms
-        self._names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
+        self.names = [leaf.placeholder or "" for leaf in capture.signature.placeholders]
         self._written = _written_inputs(capture)
-        self.written = tuple(at for at, name in enumerate(self._names) if name in self._written)
+        self.written = tuple(at for at, name in enumerate(self.names) if name in self._written)
         self._tied = tied_parameters(model, programs)
         self._reused = reused_weights(capture, model)
         self._copies: dict[Place, StageRunner] = {}
@@ -117,7 +118,7 @@ class Runners:
         )
         runner = StageRunner(
             program,
-            Ports.of(program, graph, self._names),
+            Ports.of(program, graph, self.names),
             weights,
             lane,
             is_last=stage == graph.num_stages - 1,

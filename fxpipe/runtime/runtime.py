@@ -29,7 +29,7 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
-from fxpipe.runtime.backend import Backend
+from fxpipe.runtime.backend import Backend, Stopped
 from fxpipe.runtime.call import Call
 from fxpipe.runtime.copies import bring_together
 from fxpipe.runtime.instructions import Executable, homes_of, micro_batches_of, prepare
@@ -40,6 +40,7 @@ from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.micro_batch import MicroBatches
 from fxpipe.runtime.notes import note_updated
 from fxpipe.runtime.outcome import Outcome, outcome_of
+from fxpipe.runtime.overlaps import require_apart
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
 from fxpipe.runtime.rng import step_key
@@ -254,6 +255,8 @@ class Runtime:
                 f"the schedule is for {executable.micro_batches} micro-batches, "
                 f"the batch is cut into {batches.count}"
             )
+        if self._runners.written:
+            require_apart(self._runners.names, batches.inputs, self._runners.written)
         caller = CallerState.now({lane.device.type for lane in self._lanes}, grad=keeps_graph)
         return Step(
             [stages[0].layout for stages in executable.runners],
@@ -333,6 +336,8 @@ class Runtime:
             lane.begin(given)
         try:
             self._backend.launch(mains, state.transport, state.caller.enter)
+        except Stopped as stopped:
+            raise stopped.error from None
         finally:
             for lane in waits:
                 lane.finish(state.handed_out())

@@ -37,12 +37,14 @@ class Swap:
         own_parameters: whether the shell's parameters can be other objects than the module's.
         own_buffers: the same for its buffers.
         attribute: where a call of the module finds its forward.
+        call: makes a whole call, hooks included, from the shell and the call it would have.
     """
 
     forward: Callable[[nn.Module, Forward], Forward] | None = None
     own_parameters: bool = False
     own_buffers: bool = False
     attribute: str = "forward"
+    call: Callable[[nn.Module, Forward], Forward] | None = None
 
     def around(self, forward: Callable[[nn.Module, Forward], Forward]) -> Swap:
         """This swap's forward, made of the other one instead of the module's own."""
@@ -52,6 +54,8 @@ class Swap:
         return replace(self, forward=lambda shell, usual: outer(shell, forward(shell, usual)))
 
 
+COMPILED_CALL: Final = "_compiled_call_impl"
+"""Where ``module.compile()`` puts what a call of the module then runs."""
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -138,6 +142,9 @@ class Shell:
                 else referring_to(own, self._shell_of)
             )
             self.module.__dict__[name] = swap.forward(self.module, usual)
+        if swap.call is not None:
+            self._managed.add(COMPILED_CALL)
+            self.module.__dict__[COMPILED_CALL] = swap.call(self.module, self.module._call_impl)
         self._followed: dict[str, Any] = {}
         self._leaves: Leaves = NO_LEAVES
         self.follow()

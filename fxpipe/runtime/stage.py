@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from fxpipe.runtime.activations import Entry, Frame
 from fxpipe.runtime.backward import Roots
 from fxpipe.runtime.for_now import saved_for_now
 from fxpipe.runtime.lane import Lane
+from fxpipe.runtime.loss_draws import LossDraws
 from fxpipe.runtime.ports import Ports
 from fxpipe.runtime.values import (
     Edges,
@@ -267,8 +268,9 @@ class StageRunner:
         task = step.loss
         assert task is not None
         target = self._of_caller(task.targets[micro_batch])
-        with step.caller.autocast(reuses=True):
-            loss = task.loss(self.layout.unflatten(leaves), target)
+        output = self.layout.unflatten(leaves)
+        with self._loss_draws(frame, step), step.caller.autocast(reuses=True):
+            loss = task.loss(output, target)
         if step.keeps_graph:
             if not loss.requires_grad:
                 raise ValueError(
@@ -277,6 +279,25 @@ class StageRunner:
                 )
             frame.root = loss * task.weights[micro_batch]
         return loss
+
+    @contextmanager
+    def _loss_draws(self, frame: Frame, step: Step) -> Iterator[None]:
+        """Around the loss: computed again, it draws what it drew the first time."""
+        if frame.replay is None or step.loss is None or step.loss.loss_fn is None:
+            yield
+            return
+        draws = step.loss_draws.get(self.weights.place)
+        if draws is None:
+            draws = LossDraws(step.loss.loss_fn, self.lane.device)
+            step.loss_draws[self.weights.place] = draws
+        if frame.loss_draws is not None:
+            with draws.replayed(frame.loss_draws):
+                yield
+            return
+        before = draws.begin()
+        yield
+        if draws.moved():
+            frame.loss_draws = before
 
     # ---- backward --------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from fxpipe.runtime.backend import Transport
 from fxpipe.runtime.batch_norm import Statistics
 from fxpipe.runtime.leaves import Leaves, Place
 from fxpipe.runtime.loss import LossTask
+from fxpipe.runtime.loss_draws import LossDraws
 from fxpipe.runtime.notes import add_notes
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
@@ -66,6 +67,7 @@ class Step:
         frames: per stage and micro-batch, what the stage holds.
         leaves: what stages read in place of parameters that other stages, or their copies, read too;
             in the order in which their gradients are added up.
+        loss_draws: the generators that the loss may draw from, where it is computed again.
         statistics: what deferred batch norms have seen.
         losses: per micro-batch, not weighted.
         outputs: per micro-batch, the output leaves, sealed.
@@ -111,6 +113,7 @@ class Step:
         self.loss = loss
         self.keeps_output = keeps_output
         self.leaves = leaves
+        self.loss_draws: dict[Place, LossDraws] = {}
         self.statistics = Statistics()
         self.inputs_only = False
         count = len(inputs)

@@ -14,11 +14,9 @@ from fxpipe.ir.stage import RandomScope
 from fxpipe.runtime.keyed import DROPOUTS, KeyedMode, keyed_dropout
 from fxpipe.runtime.reentry import innermost_checkpoint, may_be_in_checkpoint
 from fxpipe.runtime.rng import CallCounter, StageKeys, mix, seeded_default
-from fxpipe.runtime.shells import Forward, Swap
+from fxpipe.runtime.shells import COMPILED_CALL, Forward, Swap
 
 MakeForward = Callable[[nn.Module, Forward], Forward]
-_COMPILED_CALL = "_compiled_call_impl"
-"""Where ``module.compile()`` puts what a call of the module then runs."""
 
 
 def random_swaps(
@@ -37,13 +35,19 @@ def random_swaps(
             continue
         if path is not None:
             make = _compiled(keys, keys.counter(path, scope.first_call), device)
-            in_place = getattr(module, _COMPILED_CALL, None) is not None
-            found[module] = Swap(make, attribute=_COMPILED_CALL if in_place else "forward")
-        elif type(module) in DROPOUTS:
+            in_place = getattr(module, COMPILED_CALL, None) is not None
+            found[module] = Swap(make, attribute=COMPILED_CALL if in_place else "forward")
+        elif type(module) in DROPOUTS and not has_hooks(module):
             found[module] = Swap(_dropout(keys, keys.counter(scope.path, scope.first_call)))
         else:
-            found[module] = Swap(_under_mode(keys, keys.counter(scope.path, scope.first_call)))
+            calls = keys.counter(scope.path, scope.first_call)
+            found[module] = Swap(call=_under_mode(keys, calls))
     return found
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module runs hooks, which may draw random numbers too."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def compiled_above(model: nn.Module, path: str) -> str | None:
@@ -61,7 +65,7 @@ def _prefixes(path: str) -> Iterable[str]:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether a call of the module runs what `torch.compile` has made of it."""
-    if getattr(module, _COMPILED_CALL, None) is not None:
+    if getattr(module, COMPILED_CALL, None) is not None:
         return True
     # Whoever has a compiled module has imported this already; it takes seconds to import.
     compiler = sys.modules.get("torch._dynamo.eval_frame")

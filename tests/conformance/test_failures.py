@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -223,4 +224,34 @@ def test_counts_that_do_not_fit(backend: str) -> None:
     batches = rig.batches(vectors(8), 2)
     with pytest.raises(ScheduleError, match="for 4 micro-batches, the batch is cut into 2"):
         rig.runtime.run_step(executable, batches, loss_task(batches, mean_square), seed=0, step=0)
+    rig.backend.close()
+
+
+def test_other_forwards_end_at_their_next_module() -> None:
+    """A stage that is in the middle of a long forward does not finish it when another one has failed."""
+    modules = [nn.Linear(8, 8) for _ in range(6)]
+    model = nn.Sequential(*modules)
+    rig = build(model, *vectors(8), cuts=["3", "5"], backend="local")
+    calls: list[int] = []
+    in_place = torch.nn.modules.module._global_forward_pre_hooks
+
+    def wait(module: nn.Module, args: Any) -> None:
+        calls.append(0)
+        deadline = time.monotonic() + 20
+        while len(calls) > 1 and not in_place and time.monotonic() < deadline:
+            time.sleep(1e-3)  # a forward that takes until the other stage has failed
+
+    def fail(module: nn.Module, args: Any) -> None:
+        raise MineError("forward")
+
+    handles = [modules[0].register_forward_pre_hook(wait)]
+    handles += [modules[5].register_forward_pre_hook(fail)]
+    handles += [modules[1].register_forward_pre_hook(lambda *_: calls.append(1))]
+    with pytest.raises(MineError):
+        rig.step(*vectors(8), loss_fn=mean_square)
+    assert calls == [0, 1, 0], "the second forward has not gone on"
+    assert not in_place
+    for handle in handles:
+        handle.remove()
+    rig.step(*vectors(8), loss_fn=mean_square)
     rig.backend.close()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import fxpipe
 from tests.reference import run_eager_step
@@ -173,3 +177,192 @@ def test_cuts_of_ones_own_choice_suit_training_as_well() -> None:
             pipe(rows())
         pipe.train()
         assert pipe.step(rows(), loss_fn=mean_square).loss.isfinite()
+
+
+class Noisy(nn.Module):
+    """A loss that draws from whatever generator it is told."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+        self.generator = torch.Generator().manual_seed(3)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, output: Tensor, target: Any = None) -> Tensor:
+        match self.source:
+            case "torch":
+                output = output * torch.rand_like(output)
+            case "dropout":
+                output = self.drop(output)
+            case "held":
+                output = output * torch.rand(output.shape, generator=self.generator)
+            case "random":
+                output = output * random.random()
+            case "numpy":
+                output = output * float(np.random.rand())
+        return output.square().mean()
+
+
+def seed_all() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+
+
+def blocks() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3))
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("source", ["torch", "dropout", "held", "random", "numpy"])
+@pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_a_loss_that_draws_is_computed_again_with_the_same_numbers(
+    source: str, recompute: str, backend: str
+) -> None:
+    """It drew anew: the gradients were those of another loss than the one that was told."""
+    model, eager = blocks(), blocks()
+    seed_all()
+    expected = run_eager_step(eager, (rows(),), chunks=3, loss_fn=Noisy(source))
+    after = torch.rand(()), random.random(), np.random.rand()
+    options = {"recompute": recompute, "backend": backend, "costs": "estimate"}
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=3, **options) as pipe:
+        pipe.capture(rows())
+        seed_all()
+        loss_fn = Noisy(source)
+        found = pipe.step(rows(), loss_fn=lambda output, target: loss_fn(output))
+    assert torch.equal(found.loss, expected.loss)
+    assert (torch.rand(()), random.random(), np.random.rand()) == after
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
+
+
+def train_once(
+    model: nn.Module, stages: int, recompute: str, change: Callable[[], object] | None = None
+) -> list[Tensor]:
+    """Loss and gradients of a step; if there is a change, of one after it."""
+    cuts = {1: None, 2: ["1"], 3: ["1", "2"]}[stages]
+    options: dict[str, Any] = {"recompute": recompute, "cuts": cuts, "seed": 1}
+    with fxpipe.compile(model, ["cpu"] * stages, chunks=3, costs="estimate", **options) as pipe:
+        if change is not None:
+            pipe.step(rows(), loss_fn=mean_square)
+            model.zero_grad()
+            pipe.steps_done = 0
+            change()
+        loss = pipe.step(rows(), loss_fn=mean_square).loss
+    return [loss, *(p.grad for p in model.parameters())]
+
+
+def assert_alike(found: list[list[Tensor]]) -> None:
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+def test_hooks_that_draw_have_keys_like_forwards() -> None:
+    """Around a module that a stage calls the keys began after its hooks, and ended before them."""
+    found = []
+    for stages in (1, 2, 3):
+        for recompute in ("never", "always"):
+            model = blocks()
+            model[1].register_forward_hook(lambda module, args, y: y + torch.rand_like(y))
+            model[2][0].register_forward_pre_hook(lambda module, args: (F.dropout(args[0], 0.3),))
+            found.append(train_once(model, stages, recompute))
+    assert_alike(found)
+
+
+class Path(nn.Module):
+    """Stochastic depth that is off at first: its Python does not draw at all then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rate == 0.0 or not self.training:
+            return x
+        return x * torch.empty(len(x), 1).bernoulli_(1 - self.rate) / (1 - self.rate)
+
+
+class WithPath(nn.Module):
+    """A layer with all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.path, self.drop, self.rate = nn.Linear(4, 4), Path(), nn.Dropout(0), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.path(F.dropout(self.drop(self.layer(x)), self.rate, self.training))
+
+
+@pytest.mark.parametrize("what", ["path", "layer", "function"])
+def test_a_rate_that_rises_from_zero(what: str) -> None:
+    """A module that a stage calls drew without keys: other numbers when its forward ran again."""
+    found = []
+    for stages in (1, 2, 3):
+        for recompute in ("never", "always"):
+            torch.manual_seed(0)
+            model = nn.Sequential(*(WithPath() for _ in range(3)))
+
+            def rise(model: nn.Module = model) -> None:
+                for layer in model:
+                    match what:
+                        case "path":
+                            layer.path.rate = 0.5
+                        case "layer":
+                            layer.drop.p = 0.5
+                        case "function":
+                            layer.rate = 0.5
+
+            found.append(train_once(model, stages, recompute, rise))
+    assert_alike(found)
+    assert not torch.equal(found[0][0], train_once(model.eval(), 1, "never")[0]), "it does draw"
+
+
+class WritesFirst(nn.Module):
+    """Writes into one argument, and reads the other after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        return self.two(self.one(x) + y)
+
+
+def test_inputs_that_share_memory_and_are_written_into() -> None:
+    """The other input kept its old values: each micro-batch writes into a copy."""
+    model = WritesFirst()
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=3, costs="estimate") as pipe:
+        wide = rows(width=8)
+        pipe.step(wide[:, :4], wide[:, 4:], loss_fn=mean_square)
+        for other in (lambda x: x, lambda x: x.view(6, 4), lambda x: x.detach().flip(0)):
+            x = rows()
+            y = other(x)
+            if y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+                pipe.step(x, y, loss_fn=mean_square)
+                continue
+            with pytest.raises(ValueError, match="'x', and 'y' is in the same memory"):
+                pipe.step(x, y, loss_fn=mean_square)
+            with pytest.raises(ValueError, match="'x', and 'y' is in the same memory"):
+                pipe(x, y)
+            assert torch.equal(x, rows())
+
+
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_an_iteration_that_stops_in_a_forward_is_told_as_it_is(backend: str) -> None:
+    """It came out as a RuntimeError of a generator."""
+    model = blocks()
+    with fxpipe.compile(
+        model, ["cpu"] * 2, chunks=3, costs="estimate", backend=backend, cuts=["1"]
+    ) as pipe:
+        pipe.step(rows(), loss_fn=mean_square)
+        handle = model[1].register_forward_hook(lambda *_: next(iter(())))
+        with pytest.raises(StopIteration) as caught:
+            pipe.step(rows(), loss_fn=mean_square)
+        assert any("stage 1 of 2" in note for note in caught.value.__notes__)
+        with pytest.raises(StopIteration), torch.no_grad():
+            pipe(rows())
+        handle.remove()
+        pipe.step(rows(), loss_fn=mean_square)

@@ -12,6 +12,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from fxpipe import interrupts
 from fxpipe.errors import ExecutionError, InternalError
@@ -31,6 +34,7 @@ class LocalTransport:
         self.failed = False
         self._queues: list[SimpleQueue[tuple[int | None, Any]]] = [SimpleQueue() for _ in routes]
         self._early: list[dict[int, Any]] = [{} for _ in routes]
+        self._handles: list[RemovableHandle] = []
 
     def send(self, route: int, micro_batch: int, value: Any) -> None:
         """Put a value on its way."""
@@ -60,10 +64,36 @@ class LocalTransport:
         return value
 
     def cancel(self) -> None:
-        """Wake everyone who waits for a value."""
+        """Wake everyone who waits for a value; forwards end at their next call of a module."""
         self.failed = True
+        self._handles.append(register_module_forward_pre_hook(_end_early))
         for queue in self._queues:
             queue.put((None, None))
+
+    def end(self) -> None:
+        """All ranks have ended."""
+        while self._handles:
+            self._handles.pop().remove()
+
+
+class _Running(threading.local):
+    """What the thread runs for."""
+
+    transport: LocalTransport | None = None
+
+
+_RUNNING: Final = _Running()
+
+
+def _end_early(module: nn.Module, args: Any) -> None:
+    """A hook before every call of a module, from a failure of a step to its end.
+
+    Raises:
+        Cancelled: on the workers of a step that has failed.
+    """
+    transport = _RUNNING.transport
+    if transport is not None and transport.failed:
+        raise Cancelled
 
 
 class LocalBackend:
@@ -124,13 +154,17 @@ class LocalBackend:
             if isinstance(transport, InlineTransport):
                 runs = [partial(run_in_turn, mains, transport, surroundings)]
             else:
-                runs = [partial(_run_rank, main, surroundings) for main in mains]
+                runs = [partial(_run_rank, main, transport, surroundings) for main in mains]
             # Each worker in a copy of the caller's context variables: its own, as one cannot be entered
             # twice.
             tasks = [
                 _Task(partial(copy_context().run, run), transport, done, failures) for run in runs
             ]
-            _run_all(tasks, workers, done, transport)
+            try:
+                _run_all(tasks, workers, done, transport)
+            finally:
+                if isinstance(transport, LocalTransport):
+                    transport.end()
         if failures:
             failure = failures[0]
             failures.clear()
@@ -191,11 +225,15 @@ def _work(commands: _Commands) -> None:
         del command
 
 
-def _run_rank(main: RankMain, surroundings: Surroundings) -> None:
+def _run_rank(main: RankMain, transport: Transport, surroundings: Surroundings) -> None:
     """Run one rank to its end; its transport waits itself."""
-    with surroundings():
-        for action in main():
-            raise InternalError(f"{action} was given up instead of waited for")
+    _RUNNING.transport = transport if isinstance(transport, LocalTransport) else None
+    try:
+        with surroundings():
+            for action in main():
+                raise InternalError(f"{action} was given up instead of waited for")
+    finally:
+        _RUNNING.transport = None
 
 
 class _Task:

@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+import fxpipe
+from fxpipe.analysis.cuts import is_mode_switch, legal_cuts
 from fxpipe.errors import IllegalPlanError, PartitionError
 from fxpipe.ir.capture import Capture
 from fxpipe.partitioners.manual import manual_cuts
@@ -56,3 +58,27 @@ def test_a_graph_without_legal_places_says_so() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
     with pytest.raises(IllegalPlanError, match="nowhere in this graph"):
         manual_cuts(build_capture(net, torch.randn(2, 4)), ["1"])
+
+
+class Guided(nn.Module):
+    """A module that comes first in a region, and one that comes second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three, self.four = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.one(x)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            guide = self.three(self.two(h))
+        return self.four(h * guide)
+
+
+def test_what_comes_first_in_a_region_stands_for_the_region() -> None:
+    capture = fxpipe.trace(Guided(), (torch.randn(2, 4),))
+    (position,) = manual_cuts(capture, ["two"])
+    assert position in legal_cuts(capture)
+    assert [str(node.target) for node in capture.body[:position]] == ["one"]
+    assert is_mode_switch(capture.body[position])
+    with pytest.raises(IllegalPlanError, match="grad-mode region"):
+        manual_cuts(capture, ["three"])
