@@ -251,10 +251,6 @@ def _our_marks(row: Row) -> str:
     return " ".join((_MARKS[made.right], _MARKS[made.right], _MARKS[made.switches]))
 
 
-def _peer_marks(row: Row) -> list[str]:
-    return [_marks(row.verdict(name)) for name in row.peers]
-
-
 def _marks(verdict: Verdict) -> str:
     if not verdict.captured:
         return f"`{verdict.error}`"

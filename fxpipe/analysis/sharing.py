@@ -12,7 +12,6 @@ import torch
 
 if TYPE_CHECKING:
     from fxpipe.ir.capture import Capture
-    from fxpipe.ir.plan import PartitionPlan
 
 
 def node_parameters(
@@ -62,14 +61,3 @@ def shared_parameters(capture: Capture, model: torch.nn.Module) -> dict[str, tup
         for name in names:
             readers.setdefault(name, []).append(node)
     return {name: tuple(nodes) for name, nodes in readers.items() if len(nodes) > 1}
-
-
-def tied_across_stages(
-    capture: Capture, model: torch.nn.Module, plan: PartitionPlan
-) -> dict[str, tuple[int, ...]]:
-    """Parameter name → the stages that read it, for the parameters read by more than one stage."""
-    stages = {
-        name: tuple(sorted({plan.stages[node] for node in nodes}))
-        for name, nodes in shared_parameters(capture, model).items()
-    }
-    return {name: where for name, where in stages.items() if len(where) > 1}

@@ -139,13 +139,6 @@ class Snapshot:
         """Classes of the objects inside that hold tensors."""
         return {inner.parts.cls for inner in self._inner if inner.holds_tensors}
 
-    def same_as(self, other: Snapshot) -> bool:
-        """Whether the argument held the very same things both times."""
-        return len(self._inner) == len(other._inner) and all(
-            one.value is two.value and one.parts == two.parts and _alike(one.children, two.children)
-            for one, two in zip(self._inner, other._inner, strict=True)
-        )
-
     def holds_any(self, classes: set[type[Any]]) -> bool:
         """Whether an object of one of the classes is inside."""
         return any(inner.parts.cls in classes for inner in self._inner)

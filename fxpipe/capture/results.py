@@ -17,10 +17,10 @@ def output_leaves(
     """The output leaves of two recordings with `sizes` rows, compared."""
     for position, leaf in enumerate(first):
         if not isinstance(leaf, torch.Tensor) or second is None:
-            yield OutputLeaf(None, isinstance(leaf, torch.Tensor))
+            yield OutputLeaf(None)
             continue
         dim = _batch_dim(position, leaf.shape, second[position].shape, sizes)
-        yield OutputLeaf(dim, True, leaf.dim())
+        yield OutputLeaf(dim, leaf.dim())
 
 
 def _batch_dim(

@@ -42,7 +42,6 @@ class OutputLeaf:
     """
 
     batch_dim: int | None
-    is_tensor: bool
     dims: int | None = None
 
 

@@ -11,9 +11,6 @@ from fxpipe.ir.cost import StageCost, with_reads
 from fxpipe.ir.program import RankProgram
 from fxpipe.ir.stage import StageGraph
 
-_LAST = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
-"""The action after which nothing of a forward is needed."""
-
 _Work: TypeAlias = tuple[int, int]
 """Stage, micro-batch."""
 

@@ -223,18 +223,6 @@ class Spectral(nn.Module):
         return y
 
 
-class Jittered(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        import random
-
-        y: Tensor = self.second(self.first(x)) * random.random()
-        return y
-
-
 def test_what_passes_from_micro_batch_to_micro_batch_is_refused() -> None:
     x = torch.randn(8, 5, 5)
     with (

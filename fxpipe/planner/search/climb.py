@@ -31,7 +31,6 @@ class Climb:
         self._random = random
         self._steps = max(1, steps)
         self._done = 0
-        self._stuck = 0
         self._orders = [list(row) for row in orders]
         self._score = problem.score(orders)
         self.best, self.score = self._orders, self._score

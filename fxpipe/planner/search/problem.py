@@ -111,10 +111,6 @@ class Problem:
         """The rank of a number's action, of the first copy where there are several."""
         return self.placement.ranks[number // self.micro_batches % self.cut.num_stages]
 
-    def kind_of(self, number: int) -> Kind:
-        """The kind of a number's action."""
-        return list(Kind)[number // (self.micro_batches * self.cut.num_stages)]
-
 
 def _less_second_weights(
     limits: Sequence[float], cut: Cut, placement: Placement

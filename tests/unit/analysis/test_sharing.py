@@ -6,9 +6,8 @@ from fxpipe.analysis.sharing import (
     parameter_bytes,
     parameter_names,
     shared_parameters,
-    tied_across_stages,
 )
-from tests.builders import build_capture, plan_at
+from tests.builders import build_capture
 
 
 class Tied(nn.Module):
@@ -42,10 +41,3 @@ def test_a_tied_parameter_has_one_name_wherever_it_is_read() -> None:
     }
     assert parameter_bytes(capture, model)["head"] == 160
     assert node_parameters(capture, model)["mul"][0] is model.scale
-
-
-def test_only_parameters_of_several_stages_are_tied_across_stages() -> None:
-    model = Tied()
-    capture = build_capture(model, torch.zeros(2, 3, dtype=torch.long))
-    plan = plan_at(capture, "head")
-    assert tied_across_stages(capture, model, plan) == {"embed.weight": (0, 1)}

@@ -72,10 +72,8 @@ def test_changes() -> None:
     items = [X, (X, {"k": 1})]
     before = snapshot(items)
     assert before.changed is None
-    assert before.same_as(snapshot(items))
     items[1][1]["k"] = 2
     assert before.changed is items[1][1]
-    assert not before.same_as(snapshot(items))
     assert before.is_plain
     assert before.holds_tensors
     assert not snapshot(Pair(X, 1)).is_plain

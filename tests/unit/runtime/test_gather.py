@@ -17,7 +17,7 @@ from fxpipe.runtime.gather import (
 
 
 def test_rows_are_joined_and_their_gradient_cut_again() -> None:
-    leaf = OutputLeaf(1, True)
+    leaf = OutputLeaf(1)
     pieces = [torch.randn(3, 2), torch.randn(3, 1)]
     joined = gather(leaf, pieces, (2 / 3, 1 / 3))
     assert torch.equal(joined.value, torch.cat(pieces, 1))
@@ -27,7 +27,7 @@ def test_rows_are_joined_and_their_gradient_cut_again() -> None:
 
 def test_more_rows_than_the_batch_has() -> None:
     """An output with two rows for each row of the batch is cut by its own pieces."""
-    leaf = OutputLeaf(0, True)
+    leaf = OutputLeaf(0)
     pieces = [torch.randn(4, 3), torch.randn(2, 3)]
     joined = gather(leaf, pieces, (2 / 3, 1 / 3))
     cut = scatter_gradient(leaf, joined, joined.value, (2 / 3, 1 / 3))
@@ -35,7 +35,7 @@ def test_more_rows_than_the_batch_has() -> None:
 
 
 def test_one_row_without_its_dimension_is_joined_as_a_row() -> None:
-    leaf = OutputLeaf(0, True, 2)
+    leaf = OutputLeaf(0, 2)
     pieces = [torch.randn(2, 3), torch.randn(3), torch.randn(3)]
     weights = (0.5, 0.25, 0.25)
     joined = gather(leaf, pieces, weights)
@@ -45,7 +45,7 @@ def test_one_row_without_its_dimension_is_joined_as_a_row() -> None:
 
 
 def test_rows_that_all_lack_their_dimension_are_joined() -> None:
-    leaf = OutputLeaf(0, True, 1)
+    leaf = OutputLeaf(0, 1)
     pieces = [torch.tensor(1.0), torch.tensor(2.0)]
     joined = gather(leaf, pieces, (0.5, 0.5))
     assert joined.value.tolist() == [1, 2]
@@ -57,11 +57,11 @@ def test_rows_that_all_lack_their_dimension_are_joined() -> None:
 
 def test_pieces_that_lack_more_than_that_are_a_list() -> None:
     pieces = [torch.randn(2, 3), torch.tensor(1.0)]
-    assert gather(OutputLeaf(0, True, 2), pieces, (0.5, 0.5)).kind == "each"
+    assert gather(OutputLeaf(0, 2), pieces, (0.5, 0.5)).kind == "each"
 
 
 def test_scalars_are_averaged_by_rows() -> None:
-    leaf = OutputLeaf(None, True)
+    leaf = OutputLeaf(None)
     weights = (3 / 5, 2 / 5)
     pieces = [torch.tensor(1.0, requires_grad=True), torch.tensor(6.0, requires_grad=True)]
     joined = gather(leaf, pieces, weights)
@@ -88,13 +88,13 @@ def test_scalars_are_averaged_by_rows() -> None:
     ],
 )
 def test_what_is_not_batched(pieces: Sequence[object], kind: str) -> None:
-    joined = gather(OutputLeaf(None, isinstance(pieces[0], Tensor)), pieces, (0.5, 0.5))
+    joined = gather(OutputLeaf(None), pieces, (0.5, 0.5))
     assert joined.kind == kind
     assert joined.value is pieces[0] if kind == "same" else joined.value == list(pieces)
 
 
 def test_gradients_of_what_is_not_batched() -> None:
-    leaf = OutputLeaf(None, True)
+    leaf = OutputLeaf(None)
     grad = torch.ones(3)
     same = gather(leaf, [torch.ones(3), torch.ones(3)], (0.5, 0.5))
     assert scatter_gradient(leaf, same, grad, (0.5, 0.5)) == [grad, None]
@@ -129,9 +129,9 @@ def test_pieces_of_weight_0_are_not_looked_at() -> None:
 
 
 def test_one_micro_batch_is_weighted_too() -> None:
-    loss = gather(OutputLeaf(None, True), [torch.tensor(3.0)], (0.5,))
+    loss = gather(OutputLeaf(None), [torch.tensor(3.0)], (0.5,))
     assert (loss.kind, loss.value.item()) == ("mean", 1.5)
-    assert gather(OutputLeaf(None, True), [torch.tensor(3)], (0.5,)).kind == "same"
+    assert gather(OutputLeaf(None), [torch.tensor(3)], (0.5,)).kind == "same"
 
 
 @pytest.mark.parametrize("piece", [torch.ones(3), torch.tensor(True), 4])
@@ -144,10 +144,10 @@ def test_what_follows_from_the_rows_is_told_for_each_micro_batch_even_if_equal(
 
 def test_pieces_of_other_shapes_are_not_joined() -> None:
     pieces = [torch.zeros(2, 2), torch.zeros(1, 1)]
-    joined = gather(OutputLeaf(0, True), pieces, [0.5, 0.5])
+    joined = gather(OutputLeaf(0), pieces, [0.5, 0.5])
     assert (joined.kind, joined.value) == ("each", pieces)
 
 
 def test_an_empty_piece_is_joined() -> None:
     pieces = [torch.zeros(0, 2), torch.ones(3, 2)]
-    assert gather(OutputLeaf(0, True), pieces, [0.0, 1.0]).value.shape == (3, 2)
+    assert gather(OutputLeaf(0), pieces, [0.0, 1.0]).value.shape == (3, 2)

@@ -17,7 +17,6 @@ from tests.unit.planner.search.problems import equal
 def test_numbers() -> None:
     problem = equal(2, m=3)
     number = problem.number(Kind.BACKWARD_INPUT, 1, 2)
-    assert problem.kind_of(number) is Kind.BACKWARD_INPUT
     assert str(problem.scorer.action(number)) == "1I2"
     assert problem.row(Kind.BACKWARD_INPUT, 1) == number - 2
 
