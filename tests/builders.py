@@ -46,7 +46,7 @@ def build_capture(model: nn.Module, *args: torch.Tensor, batch_dim: int | None =
         input=_Tree(pytree.tree_flatten((args, {}))[1]),
         inputs=inputs,
         output=_Tree(result),
-        outputs=tuple(OutputLeaf(batch_dim, isinstance(leaf, torch.fx.Node)) for leaf in leaves),
+        outputs=tuple(OutputLeaf(batch_dim) for _ in leaves),
     )
     return Capture(
         graph=graph,

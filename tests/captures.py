@@ -45,7 +45,7 @@ def capture_of(graph: torch.fx.Graph) -> Capture:
         if node.op == "placeholder"
     )
     returned = next(node for node in graph.nodes if node.op == "output").args[0]
-    outputs = tuple(OutputLeaf(0, True) for _ in returned)
+    outputs = tuple(OutputLeaf(0) for _ in returned)
     signature = CallSignature(Structure((inputs, {})), inputs, Structure(outputs), outputs)
     return Capture(graph, (), signature, {}, "tests.Model", True, "real", 1)
 

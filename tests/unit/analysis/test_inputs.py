@@ -15,7 +15,7 @@ SPEC = TensorSpec((3, 2), "float32")
 
 
 def capture(example: Any, leaves: tuple[InputLeaf, ...]) -> Capture:
-    signature = CallSignature(Structure(example), leaves, Structure(0), (OutputLeaf(0, True),))
+    signature = CallSignature(Structure(example), leaves, Structure(0), (OutputLeaf(0),))
     return Capture(torch.fx.Graph(), (), signature, {}, "Model", True, "real", 3)
 
 

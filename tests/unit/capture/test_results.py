@@ -16,11 +16,11 @@ def test_batch_dimension_is_the_one_that_differs() -> None:
         warnings.simplefilter("error")
         leaves = list(output_leaves(first, second, (2, 4)))
     assert leaves == [
-        OutputLeaf(0, True, 2),
-        OutputLeaf(1, True, 2),
-        OutputLeaf(None, True, 0),
-        OutputLeaf(0, True, 1),
-        OutputLeaf(None, False),
+        OutputLeaf(0, 2),
+        OutputLeaf(1, 2),
+        OutputLeaf(None, 0),
+        OutputLeaf(0, 1),
+        OutputLeaf(None),
     ]
 
 
@@ -31,4 +31,4 @@ def test_rows_by_rows_are_not_joined_with_a_warning() -> None:
 
 
 def test_one_recording_shows_no_batch() -> None:
-    assert list(output_leaves([torch.zeros(2)], None, (1, 1))) == [OutputLeaf(None, True)]
+    assert list(output_leaves([torch.zeros(2)], None, (1, 1))) == [OutputLeaf(None)]

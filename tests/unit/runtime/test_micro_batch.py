@@ -16,7 +16,7 @@ from tests.captures import Structure
 
 def signature(*dims: int | None) -> CallSignature:
     leaves = tuple(InputLeaf(f"in{n}", f"in{n}", None, dim) for n, dim in enumerate(dims))
-    return CallSignature(Structure((leaves, {})), leaves, Structure((1,)), (OutputLeaf(0, True),))
+    return CallSignature(Structure((leaves, {})), leaves, Structure((1,)), (OutputLeaf(0),))
 
 
 @given(rows=st.integers(1, 20), chunks=st.integers(1, 20))
