@@ -19,14 +19,14 @@ from fxpipe.errors import CaptureError
 from fxpipe.feed import WholeBatch
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
-from fxpipe.ir.program import RankProgram
+from fxpipe.ir.program import RankProgram, homes_of
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.ir.timeline import Timeline
 from fxpipe.optim.by_stage import UpdateByStage, require_no_closure
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.backends.local import LocalBackend
 from fxpipe.runtime.devices import open_lane, resolve_devices
-from fxpipe.runtime.instructions import homes_of, micro_batches_of
+from fxpipe.runtime.instructions import micro_batches_of
 from fxpipe.runtime.loss import LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import scatter_target
 from fxpipe.runtime.runtime import Runtime

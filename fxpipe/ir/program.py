@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fxpipe.ir.action import Action
+from fxpipe.ir.action import Action, Compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +17,13 @@ class RankProgram:
 
     def __str__(self) -> str:
         return f"rank {self.rank}: " + " ".join(map(str, self.actions))
+
+
+def homes_of(programs: Sequence[RankProgram]) -> dict[tuple[int, int], int]:
+    """Stage and micro-batch → the rank that computes it."""
+    return {
+        (action.stage, action.micro_batch): program.rank
+        for program in programs
+        for action in program.actions
+        if isinstance(action, Compute)
+    }

@@ -12,7 +12,7 @@ import torch
 
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Action, Compute, Direction, Kind, Payload, Transfer, Update
-from fxpipe.ir.program import RankProgram
+from fxpipe.ir.program import RankProgram, homes_of
 from fxpipe.ir.stage import HOST
 from fxpipe.runtime import moves
 from fxpipe.runtime.backend import Route
@@ -173,16 +173,6 @@ def prepare(
         distinct=tuple(distinct),
         changes=tuple(_changes(distinct)),
     )
-
-
-def homes_of(programs: Sequence[RankProgram]) -> dict[tuple[int, int], int]:
-    """Stage and micro-batch → the rank that computes it."""
-    return {
-        (action.stage, action.micro_batch): program.rank
-        for program in programs
-        for action in program.actions
-        if isinstance(action, Compute)
-    }
 
 
 def _require_one_rank(

@@ -26,13 +26,13 @@ from fxpipe.generators import Generators
 from fxpipe.held import generators_in
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.plan import Placement
-from fxpipe.ir.program import RankProgram
+from fxpipe.ir.program import RankProgram, homes_of
 from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.runtime.backend import Backend, Stopped
 from fxpipe.runtime.call import Call
 from fxpipe.runtime.copies import bring_together
-from fxpipe.runtime.instructions import Executable, homes_of, micro_batches_of, prepare
+from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.leaves import add_up

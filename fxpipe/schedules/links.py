@@ -9,8 +9,8 @@ from itertools import zip_longest
 from typing import TypeAlias
 
 from fxpipe.errors import DeadlockError, IllegalScheduleError
-from fxpipe.ir.action import Compute, Direction, Transfer
-from fxpipe.ir.program import RankProgram
+from fxpipe.ir.action import Direction, Transfer
+from fxpipe.ir.program import RankProgram, homes_of
 
 _Standing: TypeAlias = tuple[int, Transfer]
 """Position in its rank's program, transfer."""
@@ -52,7 +52,7 @@ def check_pairs(programs: Sequence[RankProgram]) -> None:
         IllegalScheduleError: the message names, for each link, the first rank, position and action
             that have no counterpart.
     """
-    homes = _homes(programs)
+    homes = homes_of(programs)
     sends: dict[tuple[int, int], list[_Standing]] = {}
     receives: dict[tuple[int, int], list[_Standing]] = {}
     for program in programs:
@@ -120,7 +120,7 @@ class _Links:
         self._programs = {program.rank: program.actions for program in programs}
         self._sends = sends
         self._channel = channel
-        self._homes = _homes(programs)
+        self._homes = homes_of(programs)
         self._positions = dict.fromkeys(self._programs, 0)
         self._issued: dict[tuple[int, Hashable], deque[_Standing]] = {}
         """What a rank has issued on a channel and is not through yet."""
@@ -201,16 +201,6 @@ class _Links:
         if self._waiting.get(rank) is transfer:
             del self._waiting[rank]
             self._ready.append(rank)
-
-
-def _homes(programs: Sequence[RankProgram]) -> dict[tuple[int, int], int]:
-    """Stage and micro-batch → the rank that computes it."""
-    return {
-        (action.stage, action.micro_batch): program.rank
-        for program in programs
-        for action in program.actions
-        if isinstance(action, Compute)
-    }
 
 
 def _ends(transfer: Transfer, homes: dict[tuple[int, int], int]) -> tuple[int, int]:
