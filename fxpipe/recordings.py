@@ -325,7 +325,9 @@ class Recordings:
             return Example(args, dict(kwargs), batch.dims, may_be_whole=not self.splits)
         rows = max(2, -(-batch.size // min(chunks, batch.size)))
         # No input that is given whole may look as if it had the micro-batch's rows.
-        others = {n for leaf in leaves for n in getattr(leaf, "shape", ())} - {batch.size}
+        given = zip(leaves, batch.dims, strict=True)
+        whole = [leaf for leaf, dim in given if dim is None and isinstance(leaf, Tensor)]
+        others = {n for leaf in whole for n in leaf.shape} - {batch.size}
         while rows in others:
             rows += 1
         some_args, some_kwargs = layout.unflatten(resized(leaves, batch, rows))

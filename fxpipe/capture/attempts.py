@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from fxpipe.capture.axes import Axis, Sizes
 from fxpipe.capture.batch import Batch
 from fxpipe.capture.call import Call
@@ -25,7 +27,9 @@ class OtherRowsError(Exception):
     def __init__(self, error: Exception, rows: int, batch: Batch) -> None:
         super().__init__(
             f"To record it for every batch size, the model was run on {rows} rows, where the example "
-            f"(in a pipeline: a micro-batch) has {batch.size}. If it takes no batches (the nodes of a "
+            f"(in a pipeline: a micro-batch) has {batch.size}. If it takes rows in groups alone (the "
+            "frames of a clip), every micro-batch must have whole groups: choose chunks so that the "
+            "batch divides into such. If it takes no batches (the nodes of a "
             "graph are no rows, and a single sample without a batch dimension has none), its inputs "
             "must be given whole: in a pipeline by one micro-batch (chunks=1, or micro_batches=[(args, "
             "kwargs, target)] of step). If other inputs, or other dimensions, have the rows, "
@@ -64,7 +68,7 @@ class Attempts:
         self._refused: dict[str, Exception] = {}
         if call.batch is not None:
             # first, so that a model which takes no batches is told apart from one that fails anyhow
-            self._open[_ROWS] = [self._with(0, call.batch.other)]
+            self.try_other_rows(call.batch)
         self._open[_BASE] = [self.base]
         for at, axis in enumerate(self._axes):
             if not axis.is_batch:
@@ -116,10 +120,23 @@ class Attempts:
         """The recording at the example's sizes has been written into: it is to be made again."""
         self._made.pop(_BASE)
 
-    def try_rows(self, rows: int) -> None:
-        """Record another number of rows from now on."""
-        self._open[_ROWS] = [self.at_rows(rows)]
-        self._made.pop(_ROWS)
+    def try_rows(self, *rows: int) -> None:
+        """Record another number of rows from now on: the first that the model takes."""
+        self._open[_ROWS] = [self.at_rows(n) for n in rows]
+        self._made.pop(_ROWS, None)
+        self._refused.pop(_ROWS, None)
+
+    def try_other_rows(self, batch: Batch) -> None:
+        """Record another number of rows than the example's, fewer if the model takes them.
+
+        A model of clips takes multiples of their length alone: if it does not take half the rows, it
+        takes twice as many. So does a graph that is given twice, though its nodes are no rows: more are
+        tried only where all inputs have rows, and a graph's edges have none.
+        """
+        tensors = [leaf for leaf in self._call.leaves if isinstance(leaf, torch.Tensor)]
+        have_rows = len(tensors) == sum(dim is not None for dim in batch.dims)
+        more = (2 * batch.recorded,) if have_rows and batch.other < batch.recorded else ()
+        self.try_rows(batch.other, *more)
 
     def make(self) -> None:
         """Record until all recordings rest on the same decisions.
@@ -157,6 +174,23 @@ class Attempts:
                 raise
             raise OtherRowsError(error, point[0], call.batch) from error
 
+    def at_first_rows(self, *rows: int) -> tuple[Point, Recording]:
+        """Sizes and recording at the first of some numbers of rows that the model takes.
+
+        Raises:
+            CaptureError: if the model cannot be recorded.
+            OtherRowsError: if it takes none of them: of the first one.
+        """
+        failed: OtherRowsError | None = None
+        for n in rows:
+            point = self.at_rows(n)
+            try:
+                return point, self.recorded(point)
+            except OtherRowsError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
     def _record(self, key: str) -> None:
         """Record at the first sizes of a key that the model takes."""
         made = self._made.get(key)
@@ -171,12 +205,15 @@ class Attempts:
                 if key not in (_BASE, _ROWS):
                     error.add_note(f"This was {self.sizes([points[0]]).difference(1)}.")
                 raise
-            except (FallbackError, OtherRowsError):
+            except FallbackError:
                 raise
             except Exception as error:
                 if key == _BASE:
-                    raise
-                self._refused[key] = error
+                    raise self._refused.get(_ROWS, error) from None
+                if (
+                    key != _ROWS or _ROWS not in self._refused
+                ):  # of rows, the first is the one to tell
+                    self._refused[key] = error
                 points.pop(0)
                 continue
             self._made[key] = Made(points[0], recording, self._decisions.state)
@@ -188,8 +225,11 @@ class Attempts:
 
         Raises:
             CaptureError: if there is no size but the example's.
+            OtherRowsError: if there is no number of rows but the example's.
         """
         error = self._refused[key]
+        if key == _ROWS:
+            raise error
         why = f"{type(error).__name__}: {error}"
         if key == _FAR:
             names = ", ".join(repr(axis.mark.name) for axis in self._call.marked)

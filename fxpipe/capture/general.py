@@ -130,7 +130,7 @@ class _Generalising:
         self._decisions.learn(reason, is_layer=False)
         if self._few_differ is not None and self._call.batch is not None:
             self._few_differ = None
-            self._attempts.try_rows(self._call.batch.other)
+            self._attempts.try_other_rows(self._call.batch)
 
     # -- comparing -----------------------------------------------------------------------------------
 
@@ -173,11 +173,11 @@ class _Generalising:
 
     def _confirm(self, first: Recording) -> None:
         assert self._call.batch is not None
-        # whole copies of the example decide as it does
-        base = self._attempts.base
-        size = 3 * base[0] if _decides(first) else self._call.batch.third
-        third = self._attempts.at_rows(size)
-        confirm(first, self._attempts.recorded(third), self._attempts.sizes([third]))
+        # whole copies of the example decide as it does, and a model of clips takes them
+        copies = 3 * self._attempts.base[0]
+        rows = (copies,) if _decides(first) else (self._call.batch.third, copies)
+        point, recording = self._attempts.at_first_rows(*rows)
+        confirm(first, recording, self._attempts.sizes([point]))
 
     def _try_other_data(self, first: Recording, batch: Batch) -> None:
         """Look for numbers that depend on data and come out of a module kept whole.

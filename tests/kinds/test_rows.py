@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fxpipe
 from fxpipe.errors import CaptureError
 from tests.cases.blocks import WIDTH, Block
-from tests.exact import Kind, vectors
+from tests.exact import CHUNKS, Kind, vectors
 from tests.kinds.check import assert_works, each
 
 
@@ -87,13 +87,35 @@ class LoopsInside(_Two):
         return self.each(x)
 
 
+class JoinsPairs(_Two):
+    """Two views of every sample, one after the other: an odd number of rows is an error."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0] // 2, 2, -1).mean(1)
+
+
+class ShiftsFrames(_Two):
+    """Clips of four frames, whose channels move on in time."""
+
+    def between(self, x: Tensor) -> Tensor:
+        clips = x.view(x.shape[0] // 4, 4, x.shape[1])
+        moved = torch.zeros_like(clips)
+        moved[:, 1:, :4] = clips[:, :-1, :4]
+        moved[:, :, 4:] = clips[:, :, 4:]
+        return moved.view(x.shape)
+
+
 KINDS = {
     cls.__name__: Kind(cls, vectors(WIDTH))
     for cls in (JoinsRows, ReadsARowToo, JoinsAList, LoopsInside)
 }
+GROUPS = {
+    cls.__name__: Kind(cls, lambda rows: ((torch.randn(CHUNKS * 4 * (rows - 5), WIDTH),), {}))
+    for cls in (JoinsPairs, ShiftsFrames)
+}
 
 
-@each(KINDS)
+@each({**KINDS, **GROUPS})
 def test_whole_and_in_two(kind: Kind) -> None:
     assert_works(kind)
 
@@ -105,6 +127,37 @@ def test_whole_and_in_two(kind: Kind) -> None:
 def test_what_stays_whole(cls: type[nn.Module], leaves: list[str]) -> None:
     capture = fxpipe.trace(cls(), (torch.randn(4, WIDTH),))
     assert [leaf.path for leaf in capture.leaves] == leaves
+
+
+def test_one_group_of_rows_for_each_micro_batch() -> None:
+    torch.manual_seed(0)
+    model, clips = ShiftsFrames(), torch.randn(3, 4, WIDTH)
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=3) as pipe:
+        output = pipe(clips.view(12, WIDTH))
+    assert torch.equal(output, torch.cat([model(clip) for clip in clips]))
+    assert fxpipe.trace(model, (clips[0],)).rows == (4, 8)
+
+
+def test_a_graph_that_is_given_twice_has_no_rows() -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+            return self.layer(nodes).index_add(0, edges[0], nodes[edges[1]])
+
+    edges = torch.tensor([[0, 1, 5], [4, 5, 2]])
+    assert fxpipe.trace(Graph(), (torch.randn(6, WIDTH), edges)).rows is None
+
+
+def test_groups_of_rows_that_are_cut_are_told() -> None:
+    with (
+        fxpipe.compile(ShiftsFrames(), ["cpu"] * 2, chunks=3) as pipe,
+        pytest.raises(RuntimeError, match="invalid for input of size") as found,
+    ):
+        pipe(torch.randn(16, WIDTH))
+    assert "every micro-batch must have whole groups" in found.value.__notes__[0]
 
 
 def test_a_loop_over_the_rows_in_the_model_itself_is_refused() -> None:

@@ -55,6 +55,17 @@ def test_only_what_is_forgotten_is_recorded_again() -> None:
     assert tried.rows.point == (4,)
 
 
+def test_twice_the_rows_where_half_are_refused() -> None:
+    tried = attempts(Refuses(lambda rows, width: rows % 4 == 0), torch.randn(4, 6))
+    tried.make()
+    assert tried.rows is not None
+    assert tried.rows.point == (8,)
+    point, _ = tried.at_first_rows(9, 12)
+    assert point == (12,)
+    with pytest.raises(OtherRowsError, match="was run on 9 rows"):
+        tried.at_first_rows(9, 10)
+
+
 class Refuses(nn.Module):
     """Takes some sizes only."""
 
