@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,17 +12,12 @@ from fxpipe.errors import ExecutionError
 from fxpipe.ir.stage import HOST, StageProgram
 from fxpipe.runtime.activations import Entry, Frame
 from fxpipe.runtime.backward import Roots
+from fxpipe.runtime.caller_inputs import CallerInputs
 from fxpipe.runtime.for_now import saved_for_now
 from fxpipe.runtime.lane import Lane
-from fxpipe.runtime.loss_draws import LossDraws
+from fxpipe.runtime.model_result import ModelResult
 from fxpipe.runtime.ports import Ports
-from fxpipe.runtime.values import (
-    Edges,
-    edges_of,
-    map_tensors,
-    seal,
-    tensors_in,
-)
+from fxpipe.runtime.values import Edges, edges_of, seal
 from fxpipe.runtime.weights import StageWeights
 
 if TYPE_CHECKING:
@@ -71,7 +66,10 @@ class StageRunner:
         self.ports = ports
         self.weights = weights
         self.lane = lane
-        self._is_last = is_last
+        self._from_caller = CallerInputs(ports, lane, program.stage, written)
+        self._result = (
+            ModelResult(self._from_caller, lane.device, weights.place) if is_last else None
+        )
         self._module = weights.module
         self._held = saved_for_now if for_now else nullcontext
         self._outputs = {name: at for at, name in enumerate(program.outputs)}
@@ -79,11 +77,6 @@ class StageRunner:
         self._returns_writes = tuple(e.value for e in ports.writes) == program.outputs
         self._takes_reads = ports.arguments == tuple(range(len(ports.reads)))
         self._differentiable = tuple(edge.is_differentiable for edge in ports.writes)
-        self._written = tuple(
-            (at, placeholder)
-            for at, placeholder in ports.host
-            if ports.reads[at].value in written and ports.reads[at].consumers[0] == program.stage
-        )
         self._reads_first = tuple(
             (at, placeholder)
             for at, placeholder in ports.host
@@ -105,35 +98,19 @@ class StageRunner:
     def _forward(self, micro_batch: int, step: Step) -> None:
         frame = step.frames[self.stage][micro_batch]
         if self.ports.host:
-            self._read_host(frame, micro_batch, step)
+            self._from_caller.read(frame, micro_batch, step)
         reruns = step.reruns(micro_batch, self.stage)
         frame.buffers = self.weights.begin(step, micro_batch, reruns=reruns)
         frame.replay = frame.buffers if reruns else None
-        work = self._work_on_copies(frame) if self._written else ()
+        copies = self._from_caller.put_copies(frame) if self._from_caller.writes else ()
         if not step.keeps(micro_batch):
             self._forward_alone(frame, micro_batch, step)
         elif reruns:
             self._forward_to_rerun(frame, micro_batch, step)
         else:
             self._forward_with_graph(frame, micro_batch, step)
-        for placeholder, copy in work:
-            # What all micro-batches share is left as the last one leaves it, whoever comes last.
-            if placeholder not in step.originals or micro_batch == len(step.inputs) - 1:
-                # No new version of the caller's tensor: its other micro-batches have not been changed.
-                step.inputs[micro_batch][placeholder].data.copy_(copy.detach())
-
-    def _work_on_copies(self, frame: Frame) -> Sequence[tuple[int, torch.Tensor]]:
-        """Put copies in place of inputs that the forward writes into.
-
-        Eager differentiates a micro-batch before the next one is there. Here the next one comes
-        first, and would write into what this one's graph has saved.
-        """
-        copies = []
-        for at, placeholder in self._written:
-            given = frame.inputs[at]
-            copy = frame.inputs[at] = given.detach().clone().requires_grad_(given.requires_grad)
-            copies.append((placeholder, copy))
-        return copies
+        if copies:
+            self._from_caller.write_back(copies, micro_batch, step)
 
     def _forward_alone(self, frame: Frame, micro_batch: int, step: Step) -> None:
         """A forward without a backward."""
@@ -142,8 +119,8 @@ class StageRunner:
             values = Entry(values, self._anchor).close()
         made, returned = self._call(values, step)
         frame.sends = [seal(value) for value in made]
-        if self._is_last:
-            self._note_result(frame, returned, micro_batch, step)
+        if self._result is not None:
+            self._result.note(self.layout, frame, returned, micro_batch, step)
 
     def _forward_to_rerun(self, frame: Frame, micro_batch: int, step: Step) -> None:
         """A forward whose graph is thrown away: its inputs and buffers are kept instead.
@@ -154,46 +131,17 @@ class StageRunner:
         """
         with self._held():
             values = Entry(frame.inputs, self._anchor).close()
-            if self._written:
-                self._work_on_copies(frame)  # the rerun's; what is in `values` is changed now
-            frame.versions = self._versions(frame)
+            if self._from_caller.writes:
+                self._from_caller.put_copies(
+                    frame
+                )  # the rerun's; what is in `values` is changed now
+            frame.versions = self._from_caller.versions(frame)
             made, returned = self._call(values, step)
             frame.sends = [seal(value) for value in made]
-            if self._is_last:
-                self._note_result(frame, returned, micro_batch, step)
+            if self._result is not None:
+                self._result.note(self.layout, frame, returned, micro_batch, step)
         frame.root = None
         frame.outputs = []
-
-    def _versions(self, frame: Frame) -> list[int]:
-        """Of the caller's tensors: how often they have been written into."""
-        return [
-            0 if frame.inputs[at].is_inference() else frame.inputs[at]._version
-            for at, _ in self.ports.host
-        ]
-
-    def _check_versions(self, frame: Frame) -> None:
-        for (at, _), before, now in zip(
-            self.ports.host, frame.versions, self._versions(frame), strict=True
-        ):
-            if before != now:
-                raise ExecutionError(
-                    f"the input {self.ports.reads[at].value!r} has been changed in place since the "
-                    "forward: with recompute= its values are needed until the backward. Give the "
-                    "pipeline a copy (tensor.clone()), or change the tensor after the backward"
-                )
-
-    def _read_host(self, frame: Frame, micro_batch: int, step: Step) -> None:
-        inputs = step.inputs[micro_batch]
-        for at, placeholder in self.ports.host:
-            given = step.originals.get(placeholder, inputs[placeholder])
-            frame.inputs[at] = self._of_caller(given)
-
-    def _of_caller(self, value: Any) -> Any:
-        """What the caller gave, readable on this stage's device; its marks are kept."""
-        if self.lane.is_synchronous:
-            return value
-        arrived = iter(self.lane.from_caller([tensor.detach() for tensor in tensors_in(value)]))
-        return map_tensors(value, lambda t: next(arrived).detach().requires_grad_(t.requires_grad))
 
     def _forward_with_graph(self, frame: Frame, micro_batch: int, step: Step) -> None:
         entry = Entry(frame.inputs, self._anchor)
@@ -206,8 +154,8 @@ class StageRunner:
         frame.sends = [seal(value) for value in made]
         frame.edges = self._edges(made, frame.sends)
         frame.edges.extend(shared)
-        if self._is_last:
-            self._note_result(frame, returned, micro_batch, step)
+        if self._result is not None:
+            self._result.note(self.layout, frame, returned, micro_batch, step)
 
     def _edges_of_shared(self, values: list[Any]) -> list[Edges]:
         """For each value read that later stages read too, where their gradients come in."""
@@ -245,59 +193,6 @@ class StageRunner:
             for edge in ports.writes
         ]
         return made, returned
-
-    # ---- the last stage --------------------------------------------------------------------------
-
-    def _note_result(
-        self, frame: Frame, returned: tuple[Any, ...], micro_batch: int, step: Step
-    ) -> None:
-        """Compute the loss and keep loss and outputs for the caller; note where backward starts."""
-        leaves = self.layout.output_leaves(returned)
-        if step.loss is not None and step.loss.counts(micro_batch):
-            step.losses[micro_batch] = self._loss(frame, leaves, micro_batch, step).detach()
-        sealed = [seal(leaf) for leaf in leaves]
-        self._note_outputs(frame, leaves, sealed, step)
-        if step.keeps_output:
-            step.outputs[micro_batch] = sealed
-
-    def _note_outputs(self, frame: Frame, leaves: list[Any], sealed: list[Any], step: Step) -> None:
-        if step.loss is None and step.keeps_graph:
-            frame.outputs = [edges_of(leaf, s) for leaf, s in zip(leaves, sealed, strict=True)]
-
-    def _loss(self, frame: Frame, leaves: list[Any], micro_batch: int, step: Step) -> torch.Tensor:
-        task = step.loss
-        assert task is not None
-        target = self._of_caller(task.targets[micro_batch])
-        output = self.layout.unflatten(leaves)
-        with self._loss_draws(frame, step), step.caller.autocast(reuses=True):
-            loss = task.loss(output, target)
-        if step.keeps_graph:
-            if not loss.requires_grad:
-                raise ValueError(
-                    "the loss does not depend on anything that requires grad: there is nothing "
-                    "to run backward from"
-                )
-            frame.root = loss * task.weights[micro_batch]
-        return loss
-
-    @contextmanager
-    def _loss_draws(self, frame: Frame, step: Step) -> Iterator[None]:
-        """Around the loss: computed again, it draws what it drew the first time."""
-        if frame.replay is None or step.loss is None or step.loss.loss_fn is None:
-            yield
-            return
-        draws = step.loss_draws.get(self.weights.place)
-        if draws is None:
-            draws = LossDraws(step.loss.loss_fn, self.lane.device)
-            step.loss_draws[self.weights.place] = draws
-        if frame.loss_draws is not None:
-            with draws.replayed(frame.loss_draws):
-                yield
-            return
-        before = draws.begin()
-        yield
-        if draws.moved():
-            frame.loss_draws = before
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -338,7 +233,7 @@ class StageRunner:
 
     def _has_work(self, frame: Frame, micro_batch: int, step: Step) -> bool:
         """Whether any gradient is to be run back through this stage, and not only past it."""
-        if self._is_last:
+        if self._result is not None:
             if step.loss is not None:
                 return step.keeps(micro_batch)
             return any(grads is not None for grads in step.output_grads[micro_batch])
@@ -351,7 +246,7 @@ class StageRunner:
             assert step.loss is not None
             starts.add_loss(frame.root, step.loss.scale)
         if frame.outputs:
-            grads = [self._of_caller(grad) for grad in step.output_grads[micro_batch]]
+            grads = [self._from_caller.brought(grad) for grad in step.output_grads[micro_batch]]
             starts.add_all(frame.outputs, grads)
         starts.run(only=(self._anchor,) if step.inputs_only else ())
         entry = frame.entry
@@ -359,7 +254,7 @@ class StageRunner:
         frame.handed = entry.gradients()
 
     def _rerun(self, frame: Frame, micro_batch: int, step: Step) -> None:
-        self._check_versions(frame)
+        self._from_caller.check_versions(frame)
         with torch.enable_grad():
             entry = Entry(frame.inputs, self._anchor)
             values = entry.close()
@@ -368,8 +263,5 @@ class StageRunner:
             frame.entry = entry
             frame.edges = self._edges(made, [seal(value) for value in made])
             frame.edges.extend(shared)
-            if self._is_last:
-                leaves = self.layout.output_leaves(returned)
-                if step.loss is not None:
-                    self._loss(frame, leaves, micro_batch, step)
-                self._note_outputs(frame, leaves, [seal(leaf) for leaf in leaves], step)
+            if self._result is not None:
+                self._result.note_again(self.layout, frame, returned, micro_batch, step)
