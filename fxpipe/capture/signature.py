@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ def flatten(value: Any, *, shared: bool = False) -> tuple[list[Any], Layout]:
     that happen to be the same tensor may be two tensors in the next call).
 
     Raises:
-        CaptureError: if a container contains itself.
+        CaptureError: if a container contains itself, or there is an iterator.
     """
     leaves: list[Any] = []
     return leaves, Layout(_take(value, leaves, {} if shared else None, []))
@@ -65,6 +65,11 @@ def _take(value: Any, leaves: list[Any], shared: dict[int, int] | None, above: l
         return shared[id(value)]
     apart = take_apart(value)
     if apart is None or (apart[0].shape is Shape.OBJECT and not holds_tensors(value)):
+        if isinstance(value, Iterator):
+            raise CaptureError(
+                f"a {type(value).__name__} is among the arguments or results: what it gives can be read "
+                "once only, and not by each recording and micro-batch. Use a list or a tuple"
+            )
         leaves.append(value)
         return len(leaves) - 1
     if id(value) in above:

@@ -109,3 +109,15 @@ def test_one_tensor_twice_in_a_result_stays_one() -> None:
     assert len(capture.signature.outputs) == 1
     one, two = capture.signature.output.unflatten([X])
     assert one is two
+
+
+@pytest.mark.parametrize("kind", ["generator", "list_iterator", "zip"])
+def test_an_iterator_is_refused(kind: str) -> None:
+    """The recording would read it, and leave nothing to the run."""
+    found = {
+        "generator": (x for x in [X]),
+        "list_iterator": iter([X]),
+        "zip": zip([X], strict=True),
+    }
+    with pytest.raises(CaptureError, match=f"a {kind} is among the arguments"):
+        flatten(([X, {"more": found[kind]}], {}))
