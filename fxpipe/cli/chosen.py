@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import typer
 
@@ -25,6 +26,8 @@ from fxpipe.schedules.registry import SCHEDULES, Generator, resolve
 from fxpipe.simulator.engine import simulate
 
 RANKS, MICRO_BATCHES = 4, 8
+FOLDS: Final = ("fold", "v", "zig-zag", "zigzag")
+"""What a fold may be called."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def _takes_placement(generator: Generator) -> bool:
 
 
 def read_placement(text: str, stages: int, ranks: int) -> Placement:
-    """``loop``, ``fold``, or the rank of every stage: ``0,1,1,0``.
+    """``loop``, ``fold`` (or ``v``, ``zig-zag``), or the rank of every stage: ``0,1,1,0``.
 
     Raises:
         typer.BadParameter: if it is none of these, or does not fit the counts.
@@ -187,7 +190,7 @@ def read_placement(text: str, stages: int, ranks: int) -> Placement:
     match text.strip().casefold():
         case "loop":
             return Placement.round_robin(stages, ranks)
-        case "fold":
+        case word if word in FOLDS:
             if stages % ranks:
                 raise typer.BadParameter(f"a fold of {stages} stages does not fit {ranks} ranks")
             return Placement.fold(ranks, stages // ranks)
@@ -195,7 +198,8 @@ def read_placement(text: str, stages: int, ranks: int) -> Placement:
             parts = [part.strip() for part in words.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise typer.BadParameter(
-            f"{text!r} is no placement: expected loop, fold, or the rank of every stage: 0,1,1,0"
+            f"{text!r} is no placement: expected loop, fold (v, zig-zag), or the rank of every stage: "
+            "0,1,1,0"
         )
     homes = tuple(map(int, parts))
     if len(homes) != stages or set(homes) != set(range(ranks)):

@@ -64,8 +64,8 @@ def schedule(
     placement: Annotated[
         str | None,
         typer.Option(
-            help="What runs where: loop, fold (down the ranks and up again), or the rank of every "
-            "stage: 0,1,1,0. [default: the schedule's own]",
+            help="What runs where: loop, fold (down the ranks and up again; v and zig-zag are the "
+            "same), or the rank of every stage: 0,1,1,0. [default: the schedule's own]",
             show_default=False,
         ),
     ] = None,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import typer
 
 import fxpipe
-from fxpipe.cli.chosen import Chosen, Counts, read_placement
+from fxpipe.cli.chosen import FOLDS, Chosen, Counts, read_placement
 from fxpipe.cli.rank_cost import RankCost
 from fxpipe.ir.cluster import Cluster
 from fxpipe.planner.search.result import SearchResult
@@ -51,7 +51,10 @@ def search(counts: Counts, cost: RankCost, memory: int | None, seconds: float) -
 
 def _placement(text: str, stages: int, ranks: int) -> Any:
     """A placement as `fxpipe.search_schedule` takes it: by name for any number of stages."""
-    return text if text in ("loop", "fold") else read_placement(text, stages, ranks)
+    word = text.strip().casefold()
+    if word in FOLDS:
+        return "fold"
+    return word if word == "loop" else read_placement(text, stages, ranks)
 
 
 def _summary(result: SearchResult) -> str:

@@ -16,7 +16,8 @@ class Cluster:
         ranks: number of workers.
         latency: seconds per transfer between two ranks.
         bandwidth: bytes per second of a link; infinite if 0.
-        memory: bytes per rank; None if not limited.
+        memory: bytes per rank for what is kept from forward to backward; None if not limited. A search
+            keeps to it where it is given no other limit.
         speeds: ``speeds[k - 1]`` is the speed of each rank while k ranks compute at once, relative to
             one rank alone (CPU workers share caches and memory); the last value holds for larger k.
     """

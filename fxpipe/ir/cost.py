@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from fxpipe.ir.action import Kind
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.stage import StageGraph
+
+_CLOSE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class StageCost:
         update: seconds of the optimiser step.
 
     Raises:
-        ValueError: if a time is infinite or not a number.
+        ValueError: if a time is negative, infinite or not a number, or `weight` more than `backward`.
     """
 
     forward: float
@@ -69,11 +71,18 @@ class StageCost:
         times = (self.forward, self.backward, self.weight, self.recompute or 0.0, self.update)
         if not all(map(math.isfinite, times)):
             raise ValueError(f"the seconds of a stage must be finite numbers, got {self}")
+        if min(times) < 0.0:
+            raise ValueError(f"the seconds of a stage cannot be negative, got {self}")
+        if self.weight > self.backward * (1.0 + _CLOSE):
+            raise ValueError(
+                f"the weight half takes {self.weight:g} of the {self.backward:g} seconds of a backward: "
+                "`backward` is the whole of it, both halves"
+            )
 
     @property
     def input(self) -> float:
         """Seconds of the part of backward that makes the gradient of the inputs."""
-        return self.backward - self.weight
+        return max(0.0, self.backward - self.weight)
 
     def seconds(self, kind: Kind) -> float:
         """Seconds of one computation."""

@@ -17,9 +17,9 @@ from fxpipe.planner.search.frugal import excess
 from fxpipe.planner.search.portfolio import Portfolio
 from fxpipe.planner.search.problem import Problem
 from fxpipe.planner.search.result import SearchResult, Tried
-from fxpipe.planner.search.space import Candidate, Space
+from fxpipe.planner.search.space import PLACEMENTS, Candidate, Space
 from fxpipe.schedules.check import check
-from fxpipe.schedules.counts import require_counts
+from fxpipe.schedules.counts import require_counts, require_placement
 from fxpipe.schedules.links import check_programs
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.memory import check_memory
@@ -27,7 +27,7 @@ from fxpipe.schedules.memory import check_memory
 
 def search_schedule(
     costs: Costs,
-    memory_limit: int | Sequence[int] | None = None,
+    memory_limit: float | Sequence[float] | None = None,
     *,
     ranks: int,
     micro_batches: int,
@@ -83,13 +83,15 @@ def search_schedule(
             no schedule keeps to the limit; the message says how much the most frugal one keeps.
     """
     require_counts(max(1, ranks), ranks, micro_batches)
+    cluster = cluster or Cluster(ranks)
+    _require_ranks(cluster, placements, ranks)
     cuts = cuts_of(costs, graph, ranks, stages_per_rank)
     space = Space(
         cuts.cuts,
         ranks,
         micro_batches,
-        cluster or Cluster(ranks),
-        _limits(memory_limit, ranks, cuts.unit),
+        cluster,
+        _limits(cluster.memory if memory_limit is None else memory_limit, ranks, cuts.unit),
         split_backward,
         recompute,
         replicas,
@@ -105,14 +107,28 @@ def search_schedule(
     return _result(best, portfolio, space, cuts.unit)
 
 
-def _limits(given: int | Sequence[int] | None, ranks: int, unit: int) -> tuple[float, ...]:
+def _require_ranks(cluster: Cluster, placements: Sequence[str | Placement], ranks: int) -> None:
+    """Refuse a cluster or placements that are not of these ranks."""
+    if cluster.ranks < ranks:
+        raise ScheduleError(f"a cluster of {cluster.ranks} ranks for {ranks}")
+    for wish in placements:
+        if isinstance(wish, Placement):
+            require_placement(wish, len(wish.ranks), ranks)
+        elif wish not in PLACEMENTS:
+            raise ScheduleError(
+                f"there is no placement {wish!r}; known are {', '.join(map(repr, PLACEMENTS))} (a V, or "
+                "a zig-zag for more than two stages per rank), or a Placement of your own"
+            )
+
+
+def _limits(given: float | Sequence[float] | None, ranks: int, unit: int) -> tuple[float, ...]:
     """The limit of every rank in the unit in which bytes are counted."""
     if given is None:
         return (math.inf,) * ranks
-    limits = [given] * ranks if isinstance(given, int) else list(given)
+    limits = list(given) if isinstance(given, Sequence) else [given] * ranks
     if len(limits) != ranks:
         raise ScheduleError(f"memory limits of {len(limits)} ranks for {ranks}")
-    if min(limits) < 0:
+    if not min(limits) >= 0 or any(map(math.isnan, limits)):
         raise ScheduleError(f"a memory limit cannot be negative, got {given}")
     return tuple(float(limit * unit) for limit in limits)
 

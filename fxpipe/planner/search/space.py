@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.planner.search.problem import Cut, Orders, Problem
 from fxpipe.simulator.score import Score
+
+PLACEMENTS: Final = ("loop", "fold")
+"""Placements with a name, for any number of stages per rank."""
 
 _Key: TypeAlias = tuple[int, Placement, frozenset[int], int]
 

@@ -37,6 +37,9 @@ def test_any_placement_where_the_schedule_takes_one() -> None:
     assert own.placement == Placement((0, 1, 1, 0))
     fold = choose("zb-h1", Counts(ranks=3, placement="fold"), COST).schedule
     assert fold.placement == Placement.fold(3)
+    assert choose("zb-h1", Counts(ranks=3, placement="V"), COST).schedule == fold
+    zig_zag = choose("1f1b", Counts(ranks=2, stages=8, placement="zig-zag"), COST).schedule
+    assert zig_zag.placement == Placement.fold(2, 4)
     loop = choose("gpipe", Counts(ranks=3, placement="loop"), COST).schedule
     assert loop.placement == Placement.loop(3)
     with pytest.raises(typer.BadParameter, match=r"hanayo decides itself.* taken by gpipe, 1f1b, "):

@@ -76,3 +76,21 @@ def test_times_are_finite(wrong: float) -> None:
         StageCost(wrong, 1.0)
     with pytest.raises(ValueError, match="finite"):
         StageCost(1.0, 1.0, recompute=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"forward": -1.0}, "cannot be negative"),
+        ({"update": -0.5}, "cannot be negative"),
+        ({"recompute": -0.5}, "cannot be negative"),
+        ({"weight": 2.5}, "the weight half takes 2.5 of the 2 seconds of a backward"),
+    ],
+)
+def test_impossible_seconds_are_refused(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StageCost(**({"forward": 1.0, "backward": 2.0} | wrong))
+
+
+def test_a_weight_half_that_is_all_of_a_backward_but_for_rounding() -> None:
+    assert StageCost(1.0, 0.1 + 0.2, weight=0.3 + 1e-12).input == 0.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import itertools
 
 import pytest
@@ -145,3 +146,19 @@ def test_laws_of_every_timeline(
         # (What waits for a cell waits for its end, not for the action in it that makes the result.)
         path = critical_path(timeline, graph)
         assert sum(span.duration for span in path) == pytest.approx(timeline.makespan)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_left_as_it_was(is_on: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if is_on else gc.disable)()
+        _step(gpipe(2, 2, 2), [StageCost(1, 1)] * 2)
+        assert gc.isenabled() == is_on
+        with pytest.raises(DeadlockError):
+            simulate(
+                [RankProgram(0, (Transfer(Direction.RECV, Payload.ACTIVATION, "x", 1, 0, 0),))], []
+            )
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if before else gc.disable)()

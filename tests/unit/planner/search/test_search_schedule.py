@@ -207,3 +207,35 @@ def test_the_bound_knows_that_ranks_slow_each_other_down() -> None:
     found = _search([UNIT] * 4, 3, ranks=4, micro_batches=4, cluster=cluster, steps=1, seconds=0.0)
     assert found.bound >= 24.0
     assert found.gap < 0.1
+
+
+def test_limits_may_be_fractions_and_infinite() -> None:
+    options = {"ranks": 2, "micro_batches": 4, "stages_per_rank": (1, 2), "steps": 1}
+    assert max(_search([UNIT] * 2, 1.5, **options).peaks) <= 1.5
+    assert _search([UNIT] * 2, math.inf, **options).limits == (math.inf, math.inf)
+    with pytest.raises(ScheduleError, match="a memory limit cannot be negative, got nan"):
+        _search([UNIT] * 2, math.nan, **options)
+
+
+def test_the_memory_of_a_cluster_is_a_limit() -> None:
+    options: dict[str, Any] = {"ranks": 2, "micro_batches": 4, "stages_per_rank": (1,), "steps": 1}
+    cluster = Cluster(2, memory=1)
+    assert _search([UNIT] * 2, None, cluster=cluster, **options).peaks == (1.0, 1.0)
+    assert _search([UNIT] * 2, 2, cluster=cluster, **options).limits == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"placements": ("spiral",)}, "no placement 'spiral'; known are 'loop', 'fold'"),
+        (
+            {"placements": (Placement((0, 1, 2, 0)),)},
+            "puts stage 2 on rank 2, and there are 2 ranks",
+        ),
+        ({"placements": (Placement((1, 1)),)}, "leaves rank 0 of 2 without a stage"),
+        ({"cluster": Cluster(1)}, "a cluster of 1 ranks for 2"),
+    ],
+)
+def test_other_placements_and_ranks_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        _search([UNIT] * 2, None, ranks=2, micro_batches=2, **wrong)
