@@ -14,6 +14,7 @@ from fxpipe.analysis.profile import profile
 from fxpipe.capture.trace import trace
 from fxpipe.codegen.generate import generate
 from fxpipe.errors import FormatError, InfeasiblePlanError
+from fxpipe.example import Example
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.cost import CostProfile, StageCost
 from fxpipe.ir.plan import PartitionPlan, Placement
@@ -177,19 +178,6 @@ class Line:
         if self.costs is None:
             return ()
         return self.costs.of_stages(self.plan, self.stage_graph)
-
-
-@dataclass(frozen=True)
-class Example:
-    """A micro-batch to record a model with, and along which dimension each leaf has its rows.
-
-    `may_be_whole`: whether it may turn out that none has any (see `trace`).
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    batch_dims: tuple[int | None, ...] | None
-    may_be_whole: bool = False
 
 
 def first_line(model: nn.Module, example: Example, options: Options) -> Line:

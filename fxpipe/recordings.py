@@ -5,34 +5,30 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fxpipe.capture.axes import free_axes, marked
-from fxpipe.capture.batch import batch_of, given_batch, resized
-from fxpipe.capture.ragged import ragged_lists, refuse_ragged, without_ragged
-from fxpipe.capture.rows import choose_batch, for_rows
-from fxpipe.capture.signature import Layout, argument_names, flatten
+from fxpipe.capture.batch import given_batch, resized
+from fxpipe.capture.rows import for_rows
+from fxpipe.capture.signature import flatten
 from fxpipe.capture.situation import situation_of
 from fxpipe.capture.splits import Splits
 from fxpipe.changing import advice
-from fxpipe.compiler import Example, Line, captured, first_line, line_like, next_line
+from fxpipe.compiler import Line, captured, first_line, line_like, next_line
 from fxpipe.errors import FxPipeError
+from fxpipe.example import Example, Examples
 from fxpipe.followed import Followed
 from fxpipe.ir.capture import Capture
 from fxpipe.ir.findings import Fate
-from fxpipe.ir.spec import TensorSpec
 from fxpipe.options import Options
 from fxpipe.portals.calls import span_fates
 from fxpipe.regimes import Choice, Key, Regimes, covers
 from fxpipe.runtime.backend import Backend
 from fxpipe.runtime.lane import Lane
 from fxpipe.runtime.loss import Call
-from fxpipe.runtime.together import together
 from fxpipe.situation import Anew, Situation
 from fxpipe.switches import Switches
 
@@ -61,13 +57,15 @@ class Recordings:
         self._model = model
         self._options = options
         self.splits = Splits(model, options.split or {})
+        self._examples = Examples(
+            model, options, self.splits, None if line is None else line.capture
+        )
         self._lanes = lanes
         self._backend = backend
         self._situations: OrderedDict[Hashable, Situation] = OrderedDict()
         self._regimes = Regimes()
         self._followed = Followed(model)
         self._switches = Switches(model)
-        self._without_rows: dict[Hashable, Capture] = {}
         self._written_out: tuple[str, ...] = () if line is None else _written_out(line)
         self._warned = False
         self._warned_of_number = False
@@ -110,21 +108,15 @@ class Recordings:
             return Choice(call)
 
         def recorded() -> Capture:
-            example = self._micro_batch(args, kwargs, chunks)
-            with self._where_inputs_are(args, kwargs):
+            example = self._examples.micro_batch(args, kwargs, chunks)
+            with self._examples.where_inputs_are(args, kwargs):
                 return captured(self._model, example, replace(self._options, verify=False))
 
         def captures(key: Key) -> list[Capture]:
             found = self._situations.get(key)
             return [] if found is None else [each.line.capture for each in found.siblings]
 
-        return self._regimes.choose(call, self._sizes(args, kwargs), recorded, captures)
-
-    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes of a call that a recording leaves free, by name."""
-        leaves, layout = flatten((args, dict(kwargs)))
-        marks = marked(self._model, leaves, layout, self._options.dynamic)
-        return {axis.mark.name: axis.size for axis in free_axes(marks, leaves, None)}
+        return self._regimes.choose(call, self._examples.sizes(args, kwargs), recorded, captures)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -152,7 +144,7 @@ class Recordings:
         out.
         """
         return (
-            self._situation_of(args, kwargs, self._like(*flatten((args, dict(kwargs))))),
+            self._situation_of(args, kwargs, self._examples.like(*flatten((args, dict(kwargs))))),
             (tuple(map(_identity, self._model.modules())), self._switches.on()),
             self._followed.entries(self._written_out),
         )
@@ -168,18 +160,6 @@ class Recordings:
             splits=self.splits,
             dynamic=self._options.dynamic,
         )
-
-    def _like(self, leaves: Sequence[Any], layout: Layout) -> Capture | None:
-        """The capture that says where inputs have their rows; None: it is to be guessed.
-
-        What seemed to be rows may turn out to be none: the first graph's last nodes had no edges. That
-        tells nothing of inputs with other numbers of dimensions: a vector has no rows, a matrix has.
-        """
-        if self.line is None:
-            return None
-        capture = self._without_rows.get((layout, _ranks(leaves)), self.line.capture)
-        recorded = [leaf.spec for leaf in capture.signature.inputs]
-        return capture if capture.has_rows or _ranks(recorded) == _ranks(leaves) else None
 
     def _warn_of_values(self, key: Any) -> None:
         """Say if attributes alone have led to many recordings."""
@@ -219,18 +199,22 @@ class Recordings:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int, is_free: bool
     ) -> Line:
         if self.line is None:
-            example = self._micro_batch(args, kwargs, chunks)
+            example = self._examples.micro_batch(args, kwargs, chunks)
             self.line = first_line(self._model, example, self._options)
+            self._examples.first = self.line.capture
             self._written_out = _written_out(self.line)
             return self.line
         like = self.line.capture
         known = self._situation_of(args, kwargs, like) == like.situation
-        if known and not self._situations and covers(like.ranges, self._sizes(args, kwargs)):
+        if (
+            known
+            and not self._situations
+            and covers(like.ranges, self._examples.sizes(args, kwargs))
+        ):
             return self.line
         line, may_be_whole = self._next_line(args, kwargs, chunks, is_free)
         if may_be_whole and not line.capture.has_rows:
-            leaves, layout = flatten((args, dict(kwargs)))
-            self._without_rows[layout, _ranks(leaves)] = line.capture
+            self._examples.learn_without_rows(args, kwargs, line.capture)
         return line
 
     def _ready(self, line: Line, is_free: bool = True) -> Situation:
@@ -249,7 +233,7 @@ class Recordings:
         if capture.holds_at is None:
             return False
         leaves, _ = flatten(call)
-        with self._where_inputs_are(tuple(call[0]), call[1]):
+        with self._examples.where_inputs_are(tuple(call[0]), call[1]):
             try:
                 return capture.holds_at(leaves)
             except Exception:  # recorded for its own size, it says so itself
@@ -269,7 +253,7 @@ class Recordings:
         assert batch is not None
         args, kwargs = call
         alone = Example(tuple(args), dict(kwargs), (None,) * len(leaves))
-        with self._where_inputs_are(tuple(args), kwargs):
+        with self._examples.where_inputs_are(tuple(args), kwargs):
             if batch.size > like.rows[1]:
                 more_args, more_kwargs = layout.unflatten(resized(leaves, batch, 2 * batch.size))
                 more = Example(more_args, more_kwargs, dims)
@@ -287,58 +271,10 @@ class Recordings:
     ) -> tuple[Line, bool]:
         assert self.line is not None
         options = self._recording_options(is_free)
-        example = self._micro_batch(args, kwargs, chunks)
-        with self._where_inputs_are(args, kwargs):
+        example = self._examples.micro_batch(args, kwargs, chunks)
+        with self._examples.where_inputs_are(args, kwargs):
             line = next_line(self._model, example, options, self.line)
         return line, example.may_be_whole
-
-    def _where_inputs_are(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> AbstractContextManager[None]:
-        """Where the model is recorded: the stages may have spread it over devices."""
-        leaves, _ = flatten((args, dict(kwargs)))
-        device = next((x.device for x in leaves if isinstance(x, Tensor)), self._options.devices[0])
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        return together(tensors, torch.device(device))
-
-    def _micro_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], chunks: int
-    ) -> Example:
-        """The arguments with as many rows as the first micro-batch, but two at least."""
-        leaves, layout = flatten((args, dict(kwargs)))
-        marks = marked(self._model, leaves, layout, self._options.dynamic)
-        if self.line is None:
-            batch = choose_batch(self._model, leaves, layout, marks)
-        else:
-            batch = batch_of(leaves, layout, self._like(leaves, layout), marks)
-        if self.splits:
-            batch = self.splits.applied(batch, leaves, layout)
-        if batch is not None and chunks > 1:
-            for held in ragged_lists(batch, leaves, layout, self.splits):
-                refuse_ragged(leaves, argument_names(self._model, layout), held)
-        batch = without_ragged(batch, leaves, layout, self.splits)
-        if batch is None:
-            return Example(args, dict(kwargs), (None,) * len(leaves))
-        if batch.size == 0:
-            raise ValueError("the batch is empty: it has 0 rows")
-        if chunks == 1:
-            return Example(args, dict(kwargs), batch.dims, may_be_whole=not self.splits)
-        rows = max(2, -(-batch.size // min(chunks, batch.size)))
-        # No input that is given whole may look as if it had the micro-batch's rows.
-        given = zip(leaves, batch.dims, strict=True)
-        whole = [leaf for leaf, dim in given if dim is None and isinstance(leaf, Tensor)]
-        others = {n for leaf in whole for n in leaf.shape} - {batch.size}
-        while rows in others:
-            rows += 1
-        some_args, some_kwargs = layout.unflatten(resized(leaves, batch, rows))
-        return Example(some_args, some_kwargs, batch.dims)
-
-
-def _ranks(leaves: Sequence[Any]) -> tuple[int | None, ...]:
-    """The numbers of dimensions of tensors, or of what is known of them; None for other values."""
-    return tuple(
-        len(leaf.shape) if isinstance(leaf, Tensor | TensorSpec) else None for leaf in leaves
-    )
 
 
 def _identity(module: nn.Module) -> Hashable:
