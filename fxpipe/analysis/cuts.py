@@ -7,7 +7,8 @@ forbids the positions between two nodes that must share a stage:
 - a call that returns several values stays with the nodes that take them apart;
 - memory is only written where it was made, so that a value is final when it crosses; inputs,
   parameters, buffers and constants that are written into are used on one stage only;
-- a buffer that the forward changes is used on one stage only;
+- a buffer that the forward changes is used on one stage only, and so is a module that stays whole and
+  keeps tensors in other ways;
 - a value stays with the call of ``torch.autograd.grad`` that differentiates by it, and with hooks on
   its gradient: they work on one autograd graph;
 - a module that decides on a buffer which the run itself fills decides for itself, called whole;
@@ -101,6 +102,7 @@ def bonds(capture: Capture) -> tuple[Bond, ...]:
         *_unpacked(graph),
         *_written(graph),
         *_stateful(graph),
+        *_keeping(graph),
         *_differentiated(graph),
         *_deciding(graph, capture.spans),
         *_unmovable(graph),
@@ -244,6 +246,18 @@ def _stateful(
         yield from graph.between(
             users[name],
             f"{{first}} and {{last}} share the buffer {name!r}, which the forward changes",
+        )
+
+
+def _keeping(graph: _Graph) -> Iterator[Bond]:
+    """What a module that stays whole keeps in Python it may read in its next call."""
+    calls: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.body):
+        if node.op == "call_module" and node.meta.get("keeps"):
+            calls.setdefault(str(node.target), []).append(position)
+    for path, places in calls.items():
+        yield from graph.between(
+            places, f"{{first}} and {{last}} call {path!r}, which keeps tensors"
         )
 
 

@@ -58,6 +58,9 @@ class Arguments:
         }
 
     def _argument(self, frame: Frame, where: Where, value: Any, seen: set[int]) -> Any:
+        if self._values.encloses(value):
+            frame.fixed = f"it is handed a {type(value).__name__} that holds tensors"
+            return None
         if take_apart(value) is None or self._values.known(value) is not None:
             return self._values.argument(value)
         state = self._look(value, seen)

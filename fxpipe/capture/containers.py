@@ -5,9 +5,10 @@ A container is a list, tuple or dict, a subclass of one, or any object whose att
 
 from __future__ import annotations
 
+import functools
 import types
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
@@ -52,6 +53,8 @@ _CLOSED: Final = (
 )
 _ATOMS: Final = frozenset(PLAIN)
 _DEPTH: Final = 12
+_ENCLOSED_DEPTH: Final = 3
+"""Functions in functions that are looked into."""
 
 Step = str | int
 """How to get from a container to a child: an index, a key, or an attribute as ``".name"``."""
@@ -181,6 +184,42 @@ def _tensors(value: Any, seen: set[int], depth: int) -> Iterator[torch.Tensor]:
     if apart is not None:
         for inner in apart[1]:
             yield from _tensors(inner, seen, depth + 1)
+
+
+def enclosed(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what cannot be taken apart: functions, partials, methods, sets, deques, views."""
+    yield from _enclosed(value, 0)
+
+
+def _enclosed(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if depth > _ENCLOSED_DEPTH:
+        return
+    for inner in _inside(value):
+        yield from tensors(inner)
+        yield from _enclosed(inner, depth + 1)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    match value:
+        case functools.partial():
+            return (value.func, *value.args, *value.keywords.values())
+        case types.MethodType():
+            return (value.__self__, value.__func__)
+        case types.FunctionType():
+            cells = (cell_content(cell) for cell in value.__closure__ or ())
+            return (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        case deque() | set() | frozenset() | KeysView() | ValuesView() | ItemsView():
+            return tuple(value)
+        case _:
+            return ()
+
+
+def cell_content(cell: types.CellType) -> object:
+    """What a function has taken from around it."""
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty as yet
+        return None
 
 
 def holds_tensors(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any, Final
 
 import torch
@@ -79,3 +80,9 @@ def parameter_share(model: nn.Module, path: str) -> float:
     total = sum(parameter.numel() for parameter in model.parameters())
     module = model.get_submodule(path)
     return sum(p.numel() for p in module.parameters()) / max(total, 1)
+
+
+def common_path(one: str, two: str) -> str:
+    """The path of the innermost module around two."""
+    pairs = zip(one.split("."), two.split("."), strict=False)
+    return ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

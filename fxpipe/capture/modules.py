@@ -19,8 +19,15 @@ from fxpipe.capture.fallback import (
     KeepWholeError,
     LookInsideError,
     RefusedError,
+    StoresError,
 )
-from fxpipe.capture.leaves import is_layer, leaf_reason, parameter_share, takes_fast_path
+from fxpipe.capture.leaves import (
+    common_path,
+    is_layer,
+    leaf_reason,
+    parameter_share,
+    takes_fast_path,
+)
 from fxpipe.capture.shadows import on_meta
 from fxpipe.capture.spans import (
     Frame,
@@ -31,6 +38,7 @@ from fxpipe.capture.spans import (
 )
 from fxpipe.capture.values import Dependence
 from fxpipe.capture.watch import Effects
+from fxpipe.held import Held
 from fxpipe.ir.capture import Span
 
 if TYPE_CHECKING:
@@ -51,9 +59,11 @@ class Modules:
         leaf: path of the leaf that runs now.
         paths: of the model's modules, by id.
         draws: what is drawn from ``random`` and NumPy.
+        held: what the modules held when the run began.
     """
 
     draws: PythonDraws
+    held: Held
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -96,10 +106,22 @@ class Modules:
         if path in decisions.inside:
             return False
         if path in decisions.leaves:
+            self._open_if_called_again(path)
             return True
         if takes_fast_path(module, arguments):
             return True
         return bool(path) and leaf_reason(module) is not None
+
+    def _open_if_called_again(self, path: str) -> None:
+        """Look into a module that keeps tensors if it is called again: it may read them there.
+
+        Raises:
+            LookInsideError: then its calls may be on several stages.
+        """
+        kept = self._recorder.decisions.leaves[path]
+        if isinstance(kept, StoresError) and self._calls[path] > 1:
+            reason = f"{kept.reason}, and is called again"
+            raise LookInsideError(reason, path, self._script.sources.here(), remedy=remedies.STATE)
 
     def _refuse_backward_hooks(self, module: nn.Module, path: str) -> None:
         """Keep modules whole whose backward hooks would be lost if a cut divided them."""
@@ -144,6 +166,8 @@ class Modules:
     ) -> Any:
         path, call, via = place
         self._check_random()
+        if path in self._recorder.decisions.leaves:
+            self._refuse_shared_state(module, path, (args, kwargs))
         given = tuple(self._values.argument(value, path) for value in args)
         named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
         sized = self._values.is_sized_by_data(_shaping(module, args, kwargs))
@@ -160,6 +184,11 @@ class Modules:
         scope = f"{path}#{call}"
         node = self._script.emit("call_module", path, given, named, result, effects, scope)
         node.meta["via"] = via
+        if path in self._recorder.decisions.leaves:
+            kept = self._kept(module)
+            node.meta["keeps"] = bool(kept)
+            for tensor in kept:
+                self._values.hidden.setdefault(id(tensor), (tensor, path))
         node.meta["statistics"] = _resting_statistics(module, path)
         kept_for = self._recorder.decisions.leaves.get(path)
         if drew.answer or (kept_for is not None and kept_for.reason == draws.REASON):
@@ -189,6 +218,34 @@ class Modules:
             here = self._script.sources.here()
             raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
 
+    def _refuse_shared_state(self, module: nn.Module, path: str, given: Any) -> None:
+        """Keep a module whole together with those that hand it tensors in objects they have in common.
+
+        Raises:
+            KeepWholeError: if there is such a tensor: the graph does not show that it is handed over.
+        """
+        seen = {id(tensor) for tensor in tensors(given)}
+        for tensor in self._kept(module):
+            made = self._values.maker(tensor)
+            if id(tensor) in seen or made is None or f"{made}.".startswith(f"{path}."):
+                continue
+            raise KeepWholeError(
+                f"{path!r}, which stays whole, holds an object in which another module keeps a tensor, "
+                "and may read it there",
+                common_path(path.rpartition(".")[0], made),
+                self._script.sources.here(),
+                remedy=remedies.SHARED,
+            )
+
+    def _kept(self, module: nn.Module) -> list[torch.Tensor]:
+        """Tensors that a module holds now, but did not when the run began."""
+        values = (value for inner in module.modules() for value in vars(inner).values())
+        return [
+            tensor
+            for tensor in Held(values).tensors
+            if tensor not in self.held and self._script.parameter(tensor) is None
+        ]
+
     def hide(self, result: Any) -> None:
         """Remember tensors that a module inside the running leaf returned: a hook may leak them."""
         if self.leaf is not None:
@@ -205,8 +262,16 @@ class Modules:
         try:
             result = run(*args, **kwargs)
             self._check_random()
-        finally:
+        except Exception:
             self._script.frames.pop()
+            with self._recorder.paused():
+                frame.fixed = "it raises an exception"  # which the code around it may catch
+                self._close(frame, None)
+            raise
+        except BaseException:
+            self._script.frames.pop()
+            raise
+        self._script.frames.pop()
         with self._recorder.paused():
             self._close(frame, result)
         return result
@@ -236,6 +301,10 @@ class Modules:
         self._arguments.open(frame, args, kwargs)
         if any(map(calls_modules, (*args, *kwargs.values()))):
             frame.fixed = "it is handed a function that calls modules"
+        if any(map(_has_attributes, tensors((args, kwargs)))):
+            frame.fixed = (
+                "it is handed a tensor with attributes of its own, which go to no other stage"
+            )
         frame.index = len(self.spans)
         frame.parent = self._script.frames[-1].index if self._script.frames else None
         frame.start = len(self._script.body)
@@ -265,6 +334,11 @@ class Modules:
                 reason = f"it is handed a {type(changed).__name__} that changes afterwards"
                 raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
         self._arguments.settle(self.spans)
+
+
+def _has_attributes(tensor: torch.Tensor) -> bool:
+    """Whether Python has put something on a tensor (``x.mask = mask``)."""
+    return type(tensor) is torch.Tensor and bool(vars(tensor))
 
 
 def _as_called(module: nn.Module, via: str) -> str:

@@ -56,12 +56,12 @@ class Mutations:
 
         Raises:
             StoresError: if the module is to stay whole. The model itself cannot, nor can one whose
-                tensor was found to be read outside of it.
+                tensor was found to be read outside of it, nor one of which others call a method.
         """
         path = self._recorder.modules.paths.get(id(module))
         if path is None or _holds(module, name, value):
             return
-        if path and path not in self._recorder.decisions.inside:
+        if self._is_in_progress(module) and path not in self._recorder.decisions.inside:
             reason = f"it keeps a tensor in its attribute {name!r}"
             operation = f"self.{name} = …"
             here = self._script.sources.here()
@@ -72,6 +72,10 @@ class Mutations:
             self._script.replace_buffer(full, module._buffers.get(name), value, effects)
         args = (self._script.constant(module), name, self._values.argument(value), *more)
         self._script.emit("call_function", function, args, effects=effects)
+
+    def _is_in_progress(self, module: nn.Module) -> bool:
+        """Whether a call of a submodule runs now."""
+        return any(frame.path and frame.module is module for frame in self._script.frames)
 
     def swapped(self, module: nn.Module) -> None:
         """``functional_call``: a module is called with other tensors in place of its own.

@@ -13,7 +13,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 
 from fxpipe import interrupts
-from fxpipe.capture.containers import PLAIN
 from fxpipe.capture.copies import copied
 from fxpipe.capture.draws import PythonDraws
 from fxpipe.capture.fake import FakeRecorder
@@ -161,6 +160,7 @@ def record_once(
                 held.generators, decisions.watch_random, count_all=decisions.count_draws
             )
             recorder.modules.draws = draws
+            recorder.modules.held = held.now() if run else held.held
             outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
         drew, state, counts = draws.any, _state(model, held, decisions), held.counts
     recorder.values.refresh()
@@ -228,7 +228,7 @@ def _run(
         reason = f"its result is a {type(result).__name__}, which computes when it is read"
         raise RefusedError(reason, "", recorder.script.sources.forward_of(model), remedy=ITERATOR)
     outputs, layout = flatten(result, shared=True)
-    recorder.script.graph.output(tuple(_output(recorder, leaf) for leaf in outputs))
+    recorder.script.graph.output(tuple(map(recorder.values.result, outputs)))
     return outputs, layout
 
 
@@ -255,9 +255,3 @@ def _placeholders(
         else:
             nodes.append(None)
     return nodes
-
-
-def _output(recorder: Recorder, leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return recorder.values.node(leaf)
-    return leaf if type(leaf) in PLAIN else recorder.script.constant(leaf)

@@ -100,6 +100,11 @@ ESCAPES: Final = (
     "let the module return the tensor in place of handing it out by a hook or an attribute"
 )
 OBJECT: Final = "hand over tensors, or tuples, lists, dicts and dataclasses of them"
+ENCLOSED: Final = (
+    "hand tensors over as arguments and results of their own, or in lists, tuples, dicts and "
+    "dataclasses"
+)
+SHARED: Final = "hand the tensor over as an argument in place of an object that both modules hold"
 ARGUMENT: Final = "return what is new in place of adding it to an argument"
 NESTED: Final = "use padded tensors and masks"
 NO_DATA: Final = 'record a run on data (mode="real")'

@@ -28,6 +28,8 @@ def leaf_reports(
 
 def _by_fallback(model: nn.Module, decisions: Decisions) -> Iterator[LeafReport]:
     for path, why in decisions.leaves.items():
+        if any(path.startswith(f"{outer}.") for outer in decisions.leaves):
+            continue  # the module around it turned out to stay whole later
         yield LeafReport(
             path=path,
             module_class=qualified_class(model.get_submodule(path)),

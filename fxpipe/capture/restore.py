@@ -101,6 +101,7 @@ class ModelState:
 
     Attributes:
         originals: the parameters; to be told of writes.
+        held: what the modules held at first, besides parameters, buffers and modules.
 
     Args:
         model: what is put back.
@@ -108,6 +109,7 @@ class ModelState:
     """
 
     originals: Originals
+    held: Held
 
     def __init__(self, model: nn.Module, written: Iterable[str] = ()) -> None:
         self._model, self._written = model, tuple(written)
@@ -133,14 +135,23 @@ class ModelState:
             {k: v for k, v in module.__dict__.items() if k not in _REGISTRIES}
             for module in self._modules
         ]
-        self._held = Held(v for attributes in self._attributes for v in attributes.values())
+        self.held = self.now()
         self._values = self._copies()
         self.originals = Originals(self._model, self._written)
+
+    def now(self) -> Held:
+        """What the modules hold by now."""
+        return Held(
+            value
+            for module in self._modules
+            for name, value in module.__dict__.items()
+            if name not in _REGISTRIES
+        )
 
     @property
     def generators(self) -> PythonGenerators:
         """Those of ``random`` and NumPy, and of their kinds that the model holds."""
-        return PythonGenerators(self._held.generators)
+        return PythonGenerators(self.held.generators)
 
     def changed_scalars(self) -> Iterator[tuple[nn.Module, str]]:
         """Modules with the names of attributes that hold another number, text or None than before."""
@@ -173,7 +184,7 @@ class ModelState:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         scripted = [[*module.buffers(recurse=False)] for module in self._scripted]
         buffers = [registry["_buffers"].values() for registry in self._registries]
-        for held in (*buffers, self._held.tensors, *scripted):
+        for held in (*buffers, self.held.tensors, *scripted):
             for tensor in held:
                 if _has_values(tensor) and id(tensor) not in kept:
                     kept[id(tensor)] = (tensor, tensor.detach().clone())
@@ -201,7 +212,7 @@ class ModelState:
             for name in held.keys() - attributes.keys() - _REGISTRIES:
                 del held[name]
             held.update(attributes)
-        self._held.put_back()
+        self.held.put_back()
         self.originals.put_back()
         with torch.no_grad():
             for tensor, value in self._values:

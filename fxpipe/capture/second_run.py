@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import takewhile
 from typing import Final
 
 from torch import nn
@@ -21,7 +20,7 @@ from fxpipe.capture.fallback import (
     KeepWholeError,
     RefusedError,
 )
-from fxpipe.capture.leaves import parameter_share
+from fxpipe.capture.leaves import common_path, parameter_share
 from fxpipe.capture.modules import RANDOM_SHARE
 from fxpipe.capture.record import Recording
 from fxpipe.capture.remedies import FLAG
@@ -90,15 +89,9 @@ def _kept(
     model: nn.Module, decisions: Decisions, first: Recording, reason: KeepWholeError
 ) -> KeepWholeError:
     owner, name = next(iter(first.state.items()))
-    path = _common(owner, reason.path)
+    path = common_path(owner, reason.path)
     text = f"{reason.reason}: it changes its attribute {name!r}, which a recording would freeze"
     place = path, reason.source, reason.operation
     if parameter_share(model, path) > RANDOM_SHARE:
         decisions.learn(RefusedError(text, *place, remedy=FLAG), is_layer=False)
     return KeepWholeError(text, *place, remedy=FLAG)
-
-
-def _common(one: str, two: str) -> str:
-    """The path of the innermost module around two."""
-    pairs = zip(one.split("."), two.split("."), strict=False)
-    return ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxpipe.capture.containers import Shape, holds_tensors, take_apart
+from fxpipe.capture.containers import Shape, cell_content, holds_tensors, take_apart
 from fxpipe.capture.handed import Snapshot, Where
 from fxpipe.ir.capture import Inside, Span
 
@@ -112,14 +111,7 @@ def calls_modules(value: Any) -> bool:
     if isinstance(getattr(value, "__self__", None), torch.nn.Module):
         return True
     cells = getattr(value, "__closure__", None) or ()
-    return any(isinstance(_content(cell), torch.nn.Module) for cell in cells)
-
-
-def _content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty as yet
-        return None
+    return any(isinstance(cell_content(cell), torch.nn.Module) for cell in cells)
 
 
 def outputs_of(value: Any, lookup: Lookup) -> dict[str, tuple[str | int, ...]]:

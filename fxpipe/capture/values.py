@@ -15,7 +15,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe import ops
 from fxpipe.capture import remedies
-from fxpipe.capture.containers import PLAIN, Parts, Shape, holds_tensors, take_apart, tensors
+from fxpipe.capture.containers import (
+    PLAIN,
+    Parts,
+    Shape,
+    enclosed,
+    holds_tensors,
+    take_apart,
+    tensors,
+)
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
 from fxpipe.capture.script import Script
 from fxpipe.capture.shadows import Sizes
@@ -84,6 +92,9 @@ class Values:
         if id(value) in self._made:
             return self._made[id(value)][1]
         apart = take_apart(value)
+        if apart is None and self.encloses(value):
+            kind = type(value).__name__
+            raise self._refuse(f"it hands on a {kind} that holds tensors", remedies.ENCLOSED)
         if apart is None or not (apart[0].is_plain or holds_tensors(value)):
             return self._script.constant(value)
         return self._container(value, *apart, leaf)
@@ -102,6 +113,19 @@ class Values:
         return self._script.emit(
             "call_function", *rebuild_call(parts, inner, self._script.constant), value=value
         )
+
+    def encloses(self, value: Any) -> bool:
+        """Whether tensors of this run are in something that cannot be taken apart."""
+        return any(id(tensor) in self._made for tensor in enclosed(value))
+
+    def result(self, value: Any) -> Any:
+        """A leaf of the model's result as an fx argument."""
+        if isinstance(value, torch.Size):
+            return self._script.emit("call_function", torch.Size, (tuple(value),), value=value)
+        if isinstance(value, slice):
+            bounds = (value.start, value.stop, value.step)
+            return self._script.emit("call_function", slice, bounds, value=value)
+        return value if type(value) in PLAIN else self.argument(value)
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
         """The node that made a tensor, or one that reads it as parameter, buffer or constant.
@@ -133,6 +157,13 @@ class Values:
         """The node bound to a tensor or object, if there is one."""
         made = self._made.get(id(value))
         return None if made is None else made[1]
+
+    def maker(self, tensor: torch.Tensor) -> str | None:
+        """Path of the module that made a tensor in this run; None if it is not known."""
+        made = self.known(tensor)
+        if made is None:
+            return self.hidden[id(tensor)][1] if id(tensor) in self.hidden else None
+        return str(made.target if made.op == "call_module" else made.meta.get("path", ""))
 
     # -- results → nodes ---------------------------------------------------------------------------
 
