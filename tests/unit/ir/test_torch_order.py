@@ -5,7 +5,13 @@ import io
 
 import pytest
 from hypothesis import given
-from torch.distributed.pipelining.schedules import _Action, _format_pipeline_order
+from torch.distributed.pipelining.schedules import (
+    _Action,
+    _add_send_recv,
+    _add_unshard_reshard,
+    _format_pipeline_order,
+    _validate_schedule,
+)
 
 from fxpipe.errors import FormatError
 from fxpipe.ir.action import Kind, Update
@@ -19,8 +25,11 @@ from fxpipe.ir.torch_order import (
 from fxpipe.schedules.dualpipe_v import dualpipe_v
 from fxpipe.schedules.interleaved_zb import interleaved_zb
 from fxpipe.schedules.one_f_one_b import one_f_one_b
+from fxpipe.schedules.registry import SCHEDULES
 from tests.unit.ir.strategies import schedules
 
+ONE_COPY = sorted(set(SCHEDULES) - {"chimera", "dualpipe"})
+"""torch has a stage on one rank."""
 SOME = pytest.mark.parametrize(
     "schedule", [one_f_one_b(3, 3, 4), interleaved_zb(4, 2, 12), dualpipe_v(4, 2, 6)]
 )
@@ -42,6 +51,27 @@ def test_torch_reads_what_is_written(schedule: Schedule) -> None:
 @SOME
 def test_grids_are_torchs(schedule: Schedule) -> None:
     assert to_torch_grid(schedule) == _format_pipeline_order(_in_torch(schedule))
+
+
+@pytest.mark.parametrize("name", ONE_COPY)
+@pytest.mark.parametrize(("ranks", "per_rank", "m"), [(4, 2, 8), (2, 2, 3), (4, 1, 8), (3, 2, 7)])
+def test_torch_takes_all_orders_and_its_transfers_are_left_out(
+    name: str, ranks: int, per_rank: int, m: int
+) -> None:
+    """Its check passes; what it writes once it has added sends, receives and gathers is read again."""
+    schedule = SCHEDULES[name](ranks * per_rank, ranks, m)
+    home_of = schedule.placement.ranks
+    actions = _in_torch(schedule)
+    if schedule.has_backward:  # a forward without a backward is not for its check
+        found = _validate_schedule(actions, ranks, ranks * per_rank, m)
+        assert [found[stage] for stage in range(ranks * per_rank)] == list(home_of)
+    gathered = {rank: _add_unshard_reshard(row) for rank, row in actions.items()}
+    sent = _add_send_recv(gathered, stage_to_rank=home_of.__getitem__, num_stages=len(home_of))
+    text = io.StringIO()
+    csv.writer(text).writerows(sent[rank] for rank in range(ranks))
+    assert "UNSHARD" in text.getvalue()
+    assert ("SEND_F" in text.getvalue()) == (ranks > 1)
+    assert from_torch_csv(text.getvalue(), name) == schedule
 
 
 @given(schedules)

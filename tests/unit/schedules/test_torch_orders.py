@@ -11,6 +11,7 @@ from torch.distributed.pipelining.schedules import _Action
 
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.dualpipe_v import dualpipe_v
+from fxpipe.schedules.forward_only import forward_only
 from fxpipe.schedules.gpipe import gpipe
 from fxpipe.schedules.interleaved_1f1b import interleaved_1f1b
 from fxpipe.schedules.interleaved_zb import interleaved_zb
@@ -105,7 +106,12 @@ def test_gpipe(p: int, m: int) -> None:
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
 @pytest.mark.parametrize(
-    ("name", "ours"), [("ScheduleGPipe", gpipe), ("Schedule1F1B", one_f_one_b)]
+    ("name", "ours"),
+    [
+        ("ScheduleGPipe", gpipe),
+        ("Schedule1F1B", one_f_one_b),
+        ("_ScheduleForwardOnly", forward_only),
+    ],
 )
 def test_what_torch_runs_with_one_stage_per_rank(
     name: str, ours: Callable[[int, int, int], Schedule], p: int, m: int
