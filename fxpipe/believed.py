@@ -2,11 +2,13 @@
 
 A model may do something else with one row, or from some number of rows on. A recording was made with
 some numbers; between those it is believed. At others the model is recorded once more and compared.
+Fractions of the number of rows (``x.shape[0] // 2``) may be rounded otherwise than it seems: a recording
+that computes such is believed for the numbers alone that it was compared at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class Believed:
@@ -14,10 +16,12 @@ class Believed:
 
     Args:
         rows: the least and the largest number recorded; None if all are the same to the recording.
+        only: the numbers recorded, if nothing is believed between them.
     """
 
-    def __init__(self, rows: tuple[int, int] | None) -> None:
-        self._ranges = None if rows is None else [rows]
+    def __init__(self, rows: tuple[int, int] | None, only: Sequence[int] = ()) -> None:
+        self._ranges = None if rows is None else [(n, n) for n in only] or [rows]
+        self._between = not only
 
     def __contains__(self, rows: int) -> bool:
         """Whether a number of rows lies between two that were recorded."""
@@ -26,8 +30,8 @@ class Believed:
     def add(self, rows: int, others: Iterable[Believed]) -> None:
         """The recording holds for one more number.
 
-        What lies between it and the next one known is believed, unless another recording has a number
-        there.
+        What lies between it and the next one known is believed, unless nothing between is, or another
+        recording has a number there.
 
         Args:
             rows: the number.
@@ -37,7 +41,7 @@ class Believed:
             return
         low, high = min(self._ranges, key=lambda known: _distance(known, rows))
         wider = (min(low, rows), max(high, rows))
-        if any(other.meets(wider) for other in others):
+        if not self._between or any(other.meets(wider) for other in others):
             self._ranges.append((rows, rows))
             return
         self._ranges.remove((low, high))

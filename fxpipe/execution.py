@@ -163,7 +163,7 @@ def run(
 
 def _require_rows(capture: Capture, batch: WholeBatch) -> None:
     """Check the micro-batches that have more rows, or fewer, than any that was recorded."""
-    believed = Believed(capture.rows)
+    believed = Believed(capture.rows, capture.only_rows)
     counts = batch.batches.rows
     if capture.holds_at is None or all(rows in believed for rows in counts):
         return

@@ -68,7 +68,7 @@ class Situation:
         self.line = line
         self.siblings = [self]
         self._anew = anew
-        self._believed = Believed(line.capture.rows)
+        self._believed = Believed(line.capture.rows, line.capture.only_rows)
         self._most = options.max_variants
         self._guards = GuardCheck(line.capture, model)
         self._decides = any("ops.check_value(" in program.source for program in line.stages)

@@ -16,7 +16,7 @@ from fxpipe.capture.formulas import Point
 from fxpipe.capture.record import Recording, record
 from fxpipe.errors import CaptureError
 
-_BASE, _ROWS, _FAR = "base", "rows", "far"
+_BASE, _ROWS, _MORE, _FAR = "base", "rows", "more rows", "far"
 _AGAIN: Final = 4
 """So often the last size of one axis is tried with further sizes of the others."""
 
@@ -125,6 +125,15 @@ class Attempts:
         self._open[_ROWS] = [self.at_rows(n) for n in rows]
         self._made.pop(_ROWS, None)
         self._refused.pop(_ROWS, None)
+
+    def add(self, point: Point) -> None:
+        """Record one more number of rows from now on: two told a wrong rule for some number."""
+        self._open[_MORE] = [point]
+
+    def drop_added(self) -> None:
+        """Record no more than before `add`."""
+        self._open.pop(_MORE, None)
+        self._made.pop(_MORE, None)
 
     def try_other_rows(self, batch: Batch) -> None:
         """Record another number of rows than the example's, fewer if the model takes them.

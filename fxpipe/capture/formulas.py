@@ -60,6 +60,22 @@ class Formula:
             return self.args[2:] == (1, 0)
         return self.function is ops.ratio or self.args[2] == 0.0
 
+    def may_round(self, axis: int) -> bool:
+        """Whether it has a fraction of a size, which a number that is rounded may seem to have.
+
+        ``int(0.7 * size)`` is ``3 * size // 4 - 1`` at 8, 16 and 17. Whole multiples cannot be mistaken:
+        what is rounded from the size differs from them ever more as the size grows.
+        """
+        if axis not in self.axes:
+            return False
+        if self.function is ops.affine:
+            rounds = self.args[2] != 1
+        elif self.function is ops.affine_float:
+            rounds = not float(self.args[1]).is_integer()
+        else:
+            rounds = self.function is ops.ratio and self.args[0] != 1
+        return rounds or any(isinstance(a, Formula) and a.may_round(axis) for a in self.args)
+
 
 def _at(arg: Any, point: Point) -> Any:
     if isinstance(arg, Size):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ class General:
             if the batch alone is free.
         ranges: name of a marked dimension → its least and its largest recorded size.
         among: the least and the largest number of rows recorded; None if no input has rows.
+        only: see `Capture.only_rows`.
     """
 
     recording: Recording
@@ -49,6 +51,7 @@ class General:
     elsewhere: list[Any] | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     among: tuple[int, int] | None = None
+    only: tuple[int, ...] = ()
 
 
 def record_general(call: Call, decisions: Decisions, mode: str) -> General:
@@ -83,6 +86,14 @@ def _recorded_alone(call: Call, decisions: Decisions, mode: str) -> Recording:
             return first
 
 
+class _Third(Enum):
+    """What is known of the number of rows that a rule found from two numbers was tried on."""
+
+    UNKNOWN = auto()
+    DISAGREES = auto()
+    ADDED = auto()
+
+
 class _Generalising:
     """The recordings of one call, made again until all of them agree under the same decisions."""
 
@@ -90,6 +101,7 @@ class _Generalising:
         self._call, self._decisions, self._mode = call, decisions, mode
         self._attempts = Attempts(call, decisions, mode)
         self._few_differ: KeepWholeError | None = None
+        self._third = _Third.UNKNOWN
 
     def run(self) -> General:
         """The recording that holds for every size."""
@@ -100,6 +112,10 @@ class _Generalising:
                 first = self._unified()
             except KeepWholeError as reason:
                 self._attempts.forget_first()
+                if self._third is _Third.DISAGREES:  # a rule for three numbers of rows may be another
+                    self._third = _Third.ADDED
+                    continue
+                self._attempts.drop_added()
                 if not self._takes_more_rows(reason):
                     self._learn(reason)
                 continue
@@ -174,10 +190,17 @@ class _Generalising:
     def _confirm(self, first: Recording) -> None:
         assert self._call.batch is not None
         # whole copies of the example decide as it does, and a model of clips takes them
-        copies = 3 * self._attempts.base[0]
-        rows = (copies,) if _decides(first) else (self._call.batch.third, copies)
-        point, recording = self._attempts.at_first_rows(*rows)
-        confirm(first, recording, self._attempts.sizes([point]))
+        again = int(self._third is _Third.ADDED)
+        copies, rows = (3 + again) * self._attempts.base[0], self._call.batch.third + again
+        tried = (copies,) if _decides(first) else (rows, copies)
+        point, recording = self._attempts.at_first_rows(*tried)
+        try:
+            confirm(first, recording, self._attempts.sizes([point]))
+        except KeepWholeError:
+            if self._third is _Third.UNKNOWN:
+                self._third = _Third.DISAGREES
+                self._attempts.add(point)
+            raise
 
     def _try_other_data(self, first: Recording, batch: Batch) -> None:
         """Look for numbers that depend on data and come out of a module kept whole.
@@ -211,13 +234,17 @@ class _Generalising:
         elsewhere = call.leaves_at(attempts.far.point) if call.marked else None
         sizes = list(zip(*(made.point for made in attempts.all), strict=True))
         ranges = [(min(found), max(found)) for found in sizes]
-        among = None if call.batch is None else ranges[0]
+        among, only = None, ()
+        if call.batch is not None:
+            among = ranges[0]
+            if any(formula.may_round(0) for formula in first.formulas.values()):
+                only = tuple(sorted(set(sizes[0])))
         marked = {
             axis.mark.name: found
             for axis, found in zip(call.axes, ranges, strict=True)
             if not axis.is_batch
         }
-        return General(first, tuple(outputs), rows, elsewhere, marked, among)
+        return General(first, tuple(outputs), rows, elsewhere, marked, among, only)
 
 
 def _decides(recording: Recording) -> bool:

@@ -63,7 +63,8 @@ def for_rows(capture: Capture, like: Capture, rows: int) -> Capture:
             replace(leaf, batch_dim=known.batch_dim, dims=known.dims) for leaf, known in pairs
         )
     signature = replace(signature, inputs=inputs, outputs=outputs)
-    return replace(capture, signature=signature, batch_size=rows, rows=(rows, rows))
+    known = replace(capture, signature=signature, batch_size=rows)
+    return replace(known, rows=(rows, rows), only_rows=())
 
 
 def _takes_sequences_first(model: nn.Module) -> bool:

@@ -157,6 +157,7 @@ def _capture(call: Call, mode: str, verify: bool) -> Capture:
         batch_size=general.rows,
         ranges=general.ranges,
         rows=general.among,
+        only_rows=general.only,
         leaves=leaf_reports(call.model, recording.graph, decisions),
         recorded_from=weakref.ref(call.model),
         holds_at=Elsewhere(call, recording, decisions, mode),

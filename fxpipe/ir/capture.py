@@ -134,6 +134,8 @@ class Capture:
         ranges: name of a free dimension → its least and its largest recorded size.
         rows: the least and the largest number of rows that it was recorded with; None if no input has
             rows.
+        only_rows: the numbers of rows that it was recorded with, where it computes fractions of them
+            (``x.shape[0] // 2``): nothing is believed of others between these. Empty: all are.
         situation: hashable key of what the graph depends on besides the batch size.
         recorded_from: gives the module that was recorded, while it lives.
         holds_at: records the module once more, with the leaves of other arguments of the same
@@ -151,6 +153,7 @@ class Capture:
     leaves: tuple[LeafReport, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rows: tuple[int, int] | None = None
+    only_rows: tuple[int, ...] = ()
     situation: object = None
     recorded_from: Callable[[], torch.nn.Module | None] = field(
         default=type(None), repr=False, compare=False

@@ -34,6 +34,14 @@ def test_a_number_of_another_recording_in_between_is_not_believed() -> None:
     assert known(believed) == [2, 3, 4, 5, 9, 10]
 
 
+def test_nothing_between_is_believed_where_numbers_are_rounded() -> None:
+    believed = Believed((2, 8), (2, 4, 8))
+    assert known(believed) == [2, 4, 8]
+    believed.add(6, ())
+    believed.add(11, ())
+    assert known(believed) == [2, 4, 6, 8, 11]
+
+
 def test_what_a_range_meets() -> None:
     assert Believed((2, 4)).meets((4, 9))
     assert not Believed((2, 4)).meets((5, 9))

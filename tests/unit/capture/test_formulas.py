@@ -118,3 +118,21 @@ def test_which_sizes_a_formula_has() -> None:
     both = Formula(ops.affine, (Formula(ops.affine, (Size(2), 1, 1, 0)), Size(), 1, 0))
     assert both.axes == (0, 2)
     assert identity(1).axes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("formula", "rounds"),
+    [
+        (identity(), False),
+        (Formula(ops.affine, (Size(), 3, 1, -2)), False),
+        (Formula(ops.affine, (Size(), 1, 2, 0)), True),
+        (Formula(ops.affine, (Size(1), 1, 2, 0)), False),
+        (Formula(ops.affine, (Formula(ops.affine, (Size(), 1, 2, 0)), 3, 1, 0)), True),
+        (Formula(ops.affine_float, (Size(), 2.0, 1.0)), False),
+        (Formula(ops.affine_float, (Size(), 0.5, 0.0)), True),
+        (Formula(ops.ratio, (1.0, Size())), False),
+        (Formula(ops.ratio, (2.0, Size())), True),
+    ],
+)
+def test_fractions_may_be_rounded(formula: Formula, rounds: bool) -> None:
+    assert formula.may_round(0) is rounds
