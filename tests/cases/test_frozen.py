@@ -111,6 +111,20 @@ class Detaches(nn.Module):
         return self.three(b + c), a
 
 
+class Guide(nn.Module):
+    """A module works without gradients, and a result is of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.guide, self.last = Block(), Block(), Block()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.one(x)
+        with torch.no_grad():
+            scale = self.guide(h)
+        return self.last(h * scale), h.detach().argmax(-1)
+
+
 KINDS = {
     "first stage": Kind(lambda: Tower("embed", "one"), words(), cuts=("two", "head")),
     "middle stage": Kind(lambda: Tower("two"), words(), cuts=("two", "head")),
@@ -138,6 +152,7 @@ KINDS = {
     "branch in use": Kind(SideBranch, vectors(WIDTH, use_side=True), cuts=("side", "last")),
     "no parameters": Kind(NothingToTrain, vectors(WIDTH), cuts=("shape", "last")),
     "biases alone": Kind(OnlyBias, vectors(WIDTH), cuts=("two", "three")),
+    "a module without gradients": Kind(Guide, vectors(WIDTH), cuts=("guide", "last")),
     "detached": Kind(Detaches, vectors(WIDTH), cuts=("two", "three")),
 }
 

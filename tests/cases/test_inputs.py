@@ -207,10 +207,10 @@ class Same(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = Block(), Block()
+        self.one, self.two, self.three = Block(), Block(), Block()
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.two(self.one(query) * key)
+        return self.three(self.two(self.one(query) * key)) + key
 
 
 def same_twice(rows: int) -> Batch:
@@ -292,8 +292,8 @@ KINDS = {
     ),
     "no batch dimension": Kind(WholeMask, masked, cuts=("mix", "out")),
     "nested": Kind(Nested, nested, cuts=("sides.right", "two")),
-    "one tensor twice": Kind(Same, same_twice, cuts=("two",)),
-    "gradients of inputs": Kind(Same, with_gradient, cuts=("two",)),
+    "one tensor twice": Kind(Same, same_twice, cuts=("two", "three")),
+    "gradients of inputs": Kind(Same, with_gradient, cuts=("two", "three")),
     "keywords only": Kind(
         KeywordOnly,
         lambda rows: (

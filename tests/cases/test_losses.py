@@ -81,10 +81,10 @@ class Reduced(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.one, self.two, self.three = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.two(torch.relu(self.one(x))).float()
+        return self.three(torch.relu(self.two(torch.relu(self.one(x))))).float()
 
 
 def with_extra(output: Any, target: Any) -> Tensor:
@@ -169,17 +169,21 @@ def test_a_mean_over_tokens_inside_of_the_model(
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("backend", ["inline", "local"])
-@pytest.mark.parametrize("recompute", ["never", "always"])
-def test_autocast_around_a_step_reaches_every_stage(backend: str, recompute: str) -> None:
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+def test_autocast_around_a_step_reaches_every_stage(
+    backend: str, recompute: str, schedule: str, stages: int
+) -> None:
     seen: list[torch.dtype] = []
     torch.manual_seed(0)
     model = Reduced()
-    kind = Kind(Reduced, vectors(WIDTH), cuts=("two",))
+    kind = Kind(Reduced, vectors(WIDTH), cuts=("two", "three"))
     model.two.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
     with (
         torch.autocast("cpu", torch.bfloat16),
-        kind.pipe(model, 2, backend=backend, recompute=recompute) as pipe,
+        kind.pipe(model, stages, backend=backend, recompute=recompute, schedule=schedule) as pipe,
     ):
         args, _ = kind.data(6)
         seen.clear()

@@ -87,14 +87,15 @@ class Held(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = Block(), Block()
+        self.one, self.two, self.three = Block(), Block(), Block()
         self.register_buffer("table", torch.linspace(0, 1, WIDTH), persistent=False)
         self.register_buffer("scale", torch.tensor(2.0))
         self.gain = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.one(x) + self.table
-        return self.two(x) * self.scale * self.gain + self.table
+        x = self.two(x) * self.scale * self.gain + self.table
+        return self.three(x) + self.table
 
 
 class Counts(nn.Module):
@@ -157,7 +158,7 @@ KINDS = {
     "modes": Kind(Modes, vectors(WIDTH), cuts=("norm", "two"), random=True),
     "a part in evaluation mode": Kind(Partly, vectors(WIDTH), cuts=("norm", "two")),
     "dropout": Kind(Drops, vectors(WIDTH), cuts=("two", "three"), random=True),
-    "buffers": Kind(Held, vectors(WIDTH), cuts=("two",)),
+    "buffers": Kind(Held, vectors(WIDTH), cuts=("two", "three")),
     "counting buffers": Kind(Counts, vectors(WIDTH), cuts=("two", "three")),
     "hooks": Kind(
         lambda: nn.Sequential(Block(), Probe(), Block()), vectors(WIDTH), cuts=("1", "2")

@@ -538,3 +538,33 @@ def test_another_size_and_length_at_every_call(setting: Setting) -> None:
             expected = run_eager_step(both.eager, (x,), chunks=CHUNKS)
             both.assert_step(found, expected)
             assert found.output["y"].shape == (rows, length, W)
+
+
+class Changes(Deep):
+    """Takes an item out of a dictionary, puts another in, and fills a list."""
+
+    def forward(self, batch: dict[str, Tensor], seen: list[Tensor]) -> Tensor:
+        x = self.deep(batch.pop("x"))
+        seen.append(x)
+        batch["y"] = x * 2
+        return batch["y"] + batch["shift"] + len(seen)
+
+
+@each_recompute
+def test_containers_that_the_model_changes_are_each_micro_batch_s_own(recompute: str) -> None:
+    with pair(Changes, ONE, recompute=recompute) as both:
+        batch: dict[str, Tensor] = {"x": draw(8, W), "shift": draw(8, W, seed=1)}
+        seen: list[Tensor] = []
+        found = both.pipe.step(batch, seen, loss_fn=square)
+        assert list(batch) == ["x", "shift"]
+        assert seen == []
+        calls = [
+            (({"x": x, "shift": shift}, []), {})
+            for x, shift in zip(
+                *(value.tensor_split(CHUNKS) for value in batch.values()), strict=True
+            )
+        ]
+        expected = run_eager_micro_batches(
+            both.eager, calls, loss_fn=square, weights=[0.25] * 4, rows=[2] * 4
+        )
+        both.assert_step(found, expected)

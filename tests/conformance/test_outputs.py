@@ -301,3 +301,26 @@ def test_results_whose_other_dimensions_differ_are_told_apart(setting: Setting) 
         assert torch.equal(output[1], both.eager(x[2:4], lengths[2:4]))
         even = both.pipe(x, torch.full((8,), 4))
         assert even.shape == (8, 4, W)
+
+
+class Views(nn.Module):
+    """Two views of each row, one below the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(W, W), nn.Linear(W, W)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.one(x).tanh()
+        return torch.cat((h, self.two(h))), h.repeat_interleave(2, 0)
+
+
+@each_recompute
+def test_several_rows_for_each_row_are_joined_by_micro_batches(recompute: str) -> None:
+    with pair(Views, Setting("1f1b", 2, "inline"), recompute=recompute) as both:
+        x = draw(ROWS, W)
+        found = both.pipe(x)
+        pieces, _, _ = split(((x,), {}), CHUNKS)
+        expected = [both.eager(*args) for args, _ in pieces]
+    for one, parts in zip(found, zip(*expected, strict=True), strict=True):
+        assert torch.equal(one, torch.cat(parts))
