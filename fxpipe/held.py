@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import torch
@@ -85,12 +85,15 @@ class Held:
 
         Yields:
             The position of the value that led to it first; the container, which for an object is the
-            ``dict`` of its attributes; and what it held.
+            ``dict`` of its attributes, or something with the items of its slots; and what it held.
         """
         for at, (cell, content) in zip(self._origins, self._contents, strict=True):
+            if not cell and not content:
+                continue
             now = _content(cell)
-            if (now or content) and _plain(content or type(now)()) != _plain(now):
-                yield at, cell, content or type(now)()
+            before = content or type(now)()
+            if _plain(before) != _plain(now):
+                yield at, cell, before
 
     def _keep_empty(self, cell: Any) -> None:
         if id(cell) not in self._seen:
@@ -133,6 +136,9 @@ class _Slots:
 
     def __len__(self) -> int:
         return len(self.content())
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._value, name, value)
 
     def content(self) -> dict[str, Any]:
         """What they hold, by name."""
@@ -187,6 +193,20 @@ def _content(cell: Any) -> Any:
         if isinstance(cell, dict)
         else list(_base(cell).__iter__(cell))
     )
+
+
+def numbers_that_changed(cell: Any, before: Any) -> Iterator[tuple[Any, float]]:
+    """Keys under which a container holds another number than before, with the difference."""
+    now = _content(cell)
+    if isinstance(now, dict):
+        for key, value in now.items():
+            if key in before and _is_number(value) and _is_number(before[key]):
+                if value != before[key]:
+                    yield key, value - before[key]
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _base(cell: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +16,17 @@ from torch import nn
 
 from fxpipe.capture.alone import alone
 from fxpipe.generators import PythonGenerators
-from fxpipe.held import Held, refill
+from fxpipe.held import Held, numbers_that_changed, refill
 from fxpipe.originals import Originals
 
 _REGISTRIES: Final = frozenset({"_parameters", "_buffers", "_modules"})
+_ITERATORS: Final[tuple[type[Any], ...]] = (
+    itertools.count,
+    itertools.cycle,
+    type(iter([])),
+    type(iter(())),
+)
+"""Those that can be copied."""
 _SCALARS: Final = (bool, int, float, str, type(None))
 
 
@@ -135,16 +144,30 @@ class ModelState:
             {k: v for k, v in module.__dict__.items() if k not in _REGISTRIES}
             for module in self._modules
         ]
-        self.held = self.now()
+        self._owners = [
+            (module, name)
+            for module, attributes in zip(self._modules, self._attributes, strict=True)
+            for name in attributes
+        ]
+        self.held = Held(vars(module)[name] for module, name in self._owners)
+        held = (vars(module)[name] for module, name in self._owners)
+        self._iterators = {at: value for at, value in enumerate(held) if type(value) in _ITERATORS}
         self._values = self._copies()
         self.originals = Originals(self._model, self._written)
+        self._lend_iterators()
+
+    def _lend_iterators(self) -> None:
+        """Let the model use copies of its iterators, which cannot be put back."""
+        for at, iterator in self._iterators.items():
+            module, name = self._owners[at]
+            vars(module)[name] = copy.copy(iterator)
 
     def now(self) -> Held:
         """What the modules hold by now."""
         return Held(
             value
             for module in self._modules
-            for name, value in module.__dict__.items()
+            for name, value in vars(module).items()
             if name not in _REGISTRIES
         )
 
@@ -154,13 +177,22 @@ class ModelState:
         return PythonGenerators(self.held.generators)
 
     def changed_scalars(self) -> Iterator[tuple[nn.Module, str]]:
-        """Modules with the names of attributes that hold another number, text or None than before."""
+        """Modules with the names of attributes that hold another number, text or None than before.
+
+        Be it themselves, or in a container or an object.
+        """
         for module, attributes in zip(self._modules, self._attributes, strict=True):
             for name, value in attributes.items():
                 now = module.__dict__.get(name, value)
                 is_scalar = isinstance(value, _SCALARS) and isinstance(now, _SCALARS)
                 if is_scalar and now != value and name != "training":
                     yield module, name
+        for at, _, _ in self.held.changed():
+            yield self._owners[at]
+        for at, iterator in self._iterators.items():
+            module, name = self._owners[at]
+            if repr(vars(module)[name].__reduce__()) != repr(iterator.__reduce__()):
+                yield module, name
 
     @property
     def counts(self) -> bool:
@@ -169,16 +201,16 @@ class ModelState:
 
     def move_on(self, runs: int) -> None:
         """Numbers in attributes, as if so many more runs had changed them as the one that was made."""
-        for module, name, change in list(self._changed_numbers()):
-            vars(module)[name] += change * runs
+        for cell, key, change in list(self._changed_numbers()):
+            cell[key] += change * runs
 
-    def _changed_numbers(self) -> Iterator[tuple[nn.Module, str, float]]:
-        changed = {(id(module), name) for module, name in self.changed_scalars()}
+    def _changed_numbers(self) -> Iterator[tuple[Any, Any, float]]:
         for module, attributes in zip(self._modules, self._attributes, strict=True):
-            for name, before in attributes.items():
-                now = vars(module).get(name)
-                if (id(module), name) in changed and _is_number(before) and _is_number(now):
-                    yield module, name, now - before
+            for name, change in numbers_that_changed(vars(module), attributes):
+                yield vars(module), name, change
+        for _, cell, before in self.held.changed():
+            for key, change in numbers_that_changed(cell, before):
+                yield cell, key, change
 
     def _copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -198,6 +230,9 @@ class ModelState:
     ) -> None:
         try:
             self.put_back()
+            for at, iterator in self._iterators.items():
+                module, name = self._owners[at]
+                vars(module)[name] = iterator
         finally:
             self._alone.__exit__(None, None, None)
 
@@ -218,10 +253,7 @@ class ModelState:
             for tensor, value in self._values:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        self._lend_iterators()
 
 
 def _has_values(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,3 +125,60 @@ def test_a_counter_that_decides_later_keeps_its_module_whole(
 def test_a_counter_that_decides_later_for_most_of_a_model_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"in run \d+(.|\n)*'calls'(.|\n)*buffer"):
         trace(WarmsUp(), (X,))
+
+
+def around(module: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), module, nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+class Notes(Once):
+    """Keeps its state in something else than an attribute: in a dict, an object, a list, an iterator."""
+
+    def __init__(self, state: Any, count: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.state, self.count = state, count
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * 2 if self.count(self.state) < 1 else self.layer(x)
+
+
+def count_items(state: list[int]) -> int:
+    state.append(1)
+    return len(state) - 1
+
+
+def count_in_dict(state: dict[str, int]) -> int:
+    state["count"] += 1
+    return state["count"] - 1
+
+
+def count_in_object(state: SimpleNamespace) -> int:
+    state.count += 1
+    return int(state.count) - 1
+
+
+@pytest.mark.parametrize(
+    ("state", "count"),
+    [
+        ([], count_items),
+        ({"count": 0}, count_in_dict),
+        (SimpleNamespace(count=0), count_in_object),
+        (itertools.count(), next),
+    ],
+)
+def test_state_in_objects_is_seen(state: Any, count: Callable[[Any], float]) -> None:
+    model = around(Notes(state, count))
+    before = str(state)
+    capture = trace(model, (X,))
+    assert [leaf.path for leaf in capture.leaves] == ["1"]
+    assert "it changes its attribute 'state'" in capture.leaves[0].reason
+    assert str(state) == before
+
+
+def test_a_threshold_in_an_object_is_found() -> None:
+    def late(state: SimpleNamespace) -> int:
+        state.count += 1
+        return int(state.count > 50)
+
+    capture = trace(around(Notes(SimpleNamespace(count=0), late)), (X,))
+    assert [leaf.path for leaf in capture.leaves] == ["1"]
