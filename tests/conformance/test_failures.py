@@ -235,13 +235,18 @@ def test_other_forwards_end_at_their_next_module() -> None:
     calls: list[int] = []
     in_place = torch.nn.modules.module._global_forward_pre_hooks
 
+    def until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(1e-3)
+
     def wait(module: nn.Module, args: Any) -> None:
         calls.append(0)
-        deadline = time.monotonic() + 20
-        while len(calls) > 1 and not in_place and time.monotonic() < deadline:
-            time.sleep(1e-3)  # a forward that takes until the other stage has failed
+        if len(calls) > 1:  # the second forward takes until the other stage has failed
+            until(lambda: bool(in_place))
 
     def fail(module: nn.Module, args: Any) -> None:
+        until(lambda: len(calls) > 2)  # the second forward has begun
         raise MineError("forward")
 
     handles = [modules[0].register_forward_pre_hook(wait)]

@@ -31,13 +31,13 @@ def test_a_backend_that_is_closed_while_a_step_begins(monkeypatch: pytest.Monkey
     def nothing() -> Generator[Action, None, None]:
         yield from ()
 
-    run_all = local._run_all
+    run_all = local.run_all
 
     def closes(*args: Any) -> None:
         backend.close()
         run_all(*args)
 
-    monkeypatch.setattr(local, "_run_all", closes)
+    monkeypatch.setattr(local, "run_all", closes)
     with pytest.raises(ExecutionError, match="worker thread has ended"):
         backend.launch([nothing, nothing], backend.transport(ROUTES), nullcontext)
     with pytest.raises(ExecutionError, match="closed"):
