@@ -17,6 +17,7 @@ from fxpipe.planner.search.ideas import Idea, ideas, work
 from fxpipe.planner.search.joining import joined
 from fxpipe.planner.search.named import named, placed, recomputing
 from fxpipe.planner.search.problem import Cut, Problem
+from fxpipe.planner.search.refilling import FILLS, refilled
 from fxpipe.planner.search.space import Candidate, Space
 
 _Turn: TypeAlias = tuple[Problem, Idea]
@@ -24,16 +25,20 @@ _Turn: TypeAlias = tuple[Problem, Idea]
 
 _CLOSE: Final = 1e-9
 _NAMED: Final = 0.3
+_REFILLING: Final = 0.4
 _REHEARSING: Final = 0.5
 _EXPLORING: Final = 0.7
-"""Shares of the time after which schedules with names are no longer varied, and ideas no longer
-rehearsed or carried out."""
+"""Shares of the time after which schedules with names are no longer varied, weight halves no longer
+put elsewhere, and ideas no longer rehearsed or carried out."""
 _LARGE: Final = 2048
 """Stages × micro-batches of a cut beyond which schedules with names have to be in time, too."""
 _POOR: Final = 2.0
 _PATIENCE: Final = 3.0
 """By how much the best may be longer than its busiest rank's work, and else how many times the time
 there is for schedules with names."""
+_REFILL: Final = "refilled"
+_REFILLED: Final = 6
+"""In how many candidates weight halves are put where a rank waits."""
 _CARRIED_OUT: Final = 12
 """How many of the rehearsed ideas are carried out."""
 _STARTS: Final = 4
@@ -93,7 +98,9 @@ class Portfolio:
             for problem in self._bounds
             if not problem.recomputed
         )
+        self._refill(step, _REFILLING)
         self._explore(wished, again, step)
+        self._refill(step, _EXPLORING)
         self._improve(step)
 
     def _may_fit(self) -> bool:
@@ -145,6 +152,22 @@ class Portfolio:
             if again is not None:
                 self._add(again)
             step()
+
+    def _refill(self, step: Step, share: float) -> None:
+        """The best with split backwards, their weight halves where these costs leave gaps."""
+        splitting = (
+            one for one in self.found if one.fits and one.splits and _REFILL not in one.name
+        )
+        for candidate in list(islice(splitting, _REFILLED)):
+            for fill in FILLS:
+                if self._late(share) or self._settled(candidate.problem):
+                    break
+                orders = refilled(candidate.problem, candidate.orders, fill)
+                step()
+                if orders is not None:
+                    score = candidate.problem.score(orders)
+                    name = f"{candidate.name}, {_REFILL}"
+                    self._add(Candidate(name, candidate.problem, orders, score))
 
     def _recomputing(self, problems: Sequence[Problem]) -> Iterator[Problem]:
         """Where memory is limited, every problem with all recomputed that saves memory."""

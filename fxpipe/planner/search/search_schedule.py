@@ -47,7 +47,8 @@ def search_schedule(
 
     A portfolio: every schedule with a name, on every cut and placement; where it keeps too much, with
     stages recomputed; V-patterns of all slopes (Qi et al., arXiv 2405.15362); orders that repeat, where
-    memory is limited; list scheduling by several rules; then local search from the best of these. The
+    memory is limited; list scheduling by several rules; the best of these with their weight halves
+    where these costs leave gaps; then local search from the best. The
     result is at least as good as the best schedule with a name that was tried and keeps to the limit.
     The search ends when it meets the lower bound, and at once where no order keeps to the limit.
 

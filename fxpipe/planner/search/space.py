@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
 
+from fxpipe.ir.action import Kind
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
@@ -41,6 +42,14 @@ class Candidate:
     def fits(self) -> bool:
         """Whether it keeps to the memory limits."""
         return self.problem.fits(self.score)
+
+    @property
+    def splits(self) -> bool:
+        """Whether any backward is in two halves."""
+        problem = self.problem
+        first = problem.row(Kind.BACKWARD_INPUT, 0)
+        halves = range(first, first + 2 * problem.cut.num_stages * problem.micro_batches)
+        return any(number in halves for row in self.orders for number in row)
 
     @property
     def schedule(self) -> Schedule:
