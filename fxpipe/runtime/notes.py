@@ -28,6 +28,15 @@ _WORDS = {
 }
 
 
+_TWICE: Final = "backward through the graph a second time"
+"""What torch says of a graph that is not there any more."""
+_ONCE_EACH: Final = (
+    "fxpipe: each stage differentiates its part of a micro-batch once. What the loss reads besides the "
+    "result, such as an attribute that a forward has set, must be part of the result; a target with a "
+    "graph must be detached, or be an input"
+)
+
+
 def add_notes(
     error: BaseException, action: Action, programs: Sequence[StageProgram], files: Sequence[str]
 ) -> None:
@@ -53,6 +62,8 @@ def add_notes(
     where = _users_line(error, programs[stage], files[stage])
     if where is not None:
         error.add_note(f"fxpipe: at {where}")
+    if action.kind is not Kind.FORWARD and _TWICE in str(error):
+        error.add_note(_ONCE_EACH)
 
 
 def note_updated(error: BaseException, stages: Collection[int]) -> None:

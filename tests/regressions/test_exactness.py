@@ -366,3 +366,28 @@ def test_an_iteration_that_stops_in_a_forward_is_told_as_it_is(backend: str) -> 
             pipe(rows())
         handle.remove()
         pipe.step(rows(), loss_fn=mean_square)
+
+
+class KeepsLoss(nn.Module):
+    """A layer that leaves a loss of its own in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.extra = x.square().mean() + self.layer.weight.square().sum()
+        return self.layer(x)
+
+
+def test_a_loss_that_reads_what_a_module_keeps_is_told_to_return_it() -> None:
+    """Torch's message alone, of a second backward, says nothing of the cause."""
+    model = nn.Sequential(nn.Linear(4, 4), KeepsLoss(), nn.Linear(4, 4), nn.Linear(4, 4))
+    with fxpipe.compile(model, ["cpu"] * 2, chunks=3, costs="estimate", cuts=["2"]) as pipe:
+
+        def loss_fn(output: Tensor, target: Any) -> Tensor:
+            return output.square().mean() + model[1].extra
+
+        with pytest.raises(RuntimeError, match="a second time") as caught:
+            pipe.step(rows(), loss_fn=loss_fn)
+        assert "must be part of the result" in caught.value.__notes__[-1]
