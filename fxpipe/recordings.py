@@ -112,11 +112,17 @@ class Recordings:
             with self._examples.where_inputs_are(args, kwargs):
                 return captured(self._model, example, replace(self._options, verify=False))
 
+        def holds(capture: Capture) -> bool:
+            example = self._examples.micro_batch(args, kwargs, chunks)
+            return self._holds(capture, (example.args, example.kwargs))
+
         def captures(key: Key) -> list[Capture]:
             found = self._situations.get(key)
             return [] if found is None else [each.line.capture for each in found.siblings]
 
-        return self._regimes.choose(call, self._examples.sizes(args, kwargs), recorded, captures)
+        return self._regimes.choose(
+            call, self._examples.sizes(args, kwargs), recorded, captures, holds
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -163,11 +169,11 @@ class Recordings:
 
     def _warn_of_values(self, key: Any) -> None:
         """Say if attributes alone have led to many recordings."""
-        alike = [other for other in self._situations if other[:2] == key[:2]]  # type: ignore[index]
+        alike = {other[2] for other in self._situations if other[:2] == key[:2]}  # type: ignore[index]
         if len(alike) < _MANY_VALUES or self._warned:
             return
         self._warned = True
-        changed = {item[:2] for other in alike for item in set(other[2]) ^ set(key[2])}  # type: ignore[index]
+        changed = {item[:2] for other in alike for item in set(other) ^ set(key[2])}
         names = ", ".join(sorted(".".join(filter(None, place)) for place in changed))
         warnings.warn(
             f"the model was recorded {len(alike)} times because {names} changed. An attribute that "

@@ -2,7 +2,8 @@
 
 A recording with free dimensions was made at some sizes. Between those it is believed; for a size beyond
 them the model is recorded once more, and compared. As each such recording reaches from half the size to
-twice of it, this happens a few times in the life of a pipeline.
+twice of it, this happens a few times in the life of a pipeline. Where fractions of a size are computed,
+which Python rounds (``int(0.7 * length)``), every size is looked at once.
 """
 
 from __future__ import annotations
@@ -31,11 +32,28 @@ class _Regime:
 
     key: Key
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    rounded: frozenset[str] = frozenset()
+    looked_at: set[Hashable] = field(default_factory=set)
 
-    def extend(self, ranges: Mapping[str, tuple[int, int]]) -> None:
-        for name, (least, most) in ranges.items():
+    def extend(self, capture: Capture) -> None:
+        """The recording is this capture, too."""
+        for name, (least, most) in capture.ranges.items():
             before = self.ranges.get(name, (least, most))
             self.ranges[name] = (min(least, before[0]), max(most, before[1]))
+        self.rounded |= {name for sizes in capture.only_sizes for name in sizes}
+        for sizes in capture.only_sizes:
+            self.look_at(sizes)
+
+    def look_at(self, sizes: Sizes) -> None:
+        """It holds for these sizes, of which it computes fractions."""
+        self.looked_at.add(self._fractions(sizes))
+
+    def knows(self, sizes: Sizes) -> bool:
+        """Whether what it computes fractions of was looked at."""
+        return not self.rounded or self._fractions(sizes) in self.looked_at
+
+    def _fractions(self, sizes: Sizes) -> Hashable:
+        return tuple((name, sizes[name]) for name in sorted(self.rounded))
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,7 @@ class Regimes:
         sizes: Sizes,
         recorded: Callable[[], Capture],
         captures: Callable[[Key], Sequence[Capture]],
+        holds: Callable[[Capture], bool],
     ) -> Choice:
         """The recording for a call.
 
@@ -67,16 +86,35 @@ class Regimes:
             sizes: those, by name.
             recorded: records the model with the call's sizes.
             captures: the captures that are there for a key.
+            holds: whether a capture says what the model does with the call's sizes.
         """
         regimes = self._of.get(call, [])
         if not sizes or not regimes:
             return Choice(call)
         for regime in regimes:
-            if covers(regime.ranges, sizes):
+            if covers(regime.ranges, sizes) and regime.knows(sizes):
                 return Choice(regime.key)
         alone = Choice((*call, tuple(sorted(sizes.items()))), is_free=False)
         if alone.key in self._alone:
             return alone
+        rounding = next((regime for regime in regimes if covers(regime.ranges, sizes)), None)
+        if rounding is not None and any(map(holds, captures(rounding.key))):
+            rounding.look_at(sizes)
+            return Choice(rounding.key)
+        if rounding is not None:
+            self._alone.add(alone.key)
+            return alone
+        return self._beyond(call, alone, recorded, captures)
+
+    def _beyond(
+        self,
+        call: Key,
+        alone: Choice,
+        recorded: Callable[[], Capture],
+        captures: Callable[[Key], Sequence[Capture]],
+    ) -> Choice:
+        """The recording for sizes that lie outside of all that were recorded."""
+        regimes = self._of[call]
         try:
             capture = recorded()
         except CaptureError:  # it goes one way at some sizes near these, and another way at others
@@ -85,7 +123,7 @@ class Regimes:
         text = capture.fingerprint()
         for regime in regimes:
             if any(known.fingerprint() == text for known in captures(regime.key)):
-                regime.extend(capture.ranges)
+                regime.extend(capture)
                 return Choice(regime.key)
         return Choice((*call, len(regimes)))
 
@@ -95,7 +133,9 @@ class Regimes:
             return
         regimes = self._of.setdefault(call, [])
         regimes[:] = [regime for regime in regimes if regime.key != key]
-        regimes.append(_Regime(key, dict(capture.ranges)))
+        regime = _Regime(key)
+        regime.extend(capture)
+        regimes.append(regime)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -127,13 +127,14 @@ class Attempts:
         self._refused.pop(_ROWS, None)
 
     def add(self, point: Point) -> None:
-        """Record one more number of rows from now on: two told a wrong rule for some number."""
-        self._open[_MORE] = [point]
+        """Record one more number of rows from now on: the others told a wrong rule for some number."""
+        self._open[f"{_MORE} {point[0]}"] = [point]
 
     def drop_added(self) -> None:
         """Record no more than before `add`."""
-        self._open.pop(_MORE, None)
-        self._made.pop(_MORE, None)
+        for key in [key for key in self._open if key.startswith(_MORE)]:
+            self._open.pop(key)
+            self._made.pop(key, None)
 
     def try_other_rows(self, batch: Batch) -> None:
         """Record another number of rows than the example's, fewer if the model takes them.

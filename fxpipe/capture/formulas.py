@@ -20,6 +20,7 @@ from fxpipe import ops
 Point: TypeAlias = tuple[int, ...]
 
 _DENOMINATORS: Final = (1, 2, 4, 3, 8, 16)
+_SHARES: Final = (5, 10, 20, 100)
 _OFFSETS: Final = (0, 1, -1, 2, -2)
 """What may be added to a product of sizes, such as the class token of an image's patches."""
 
@@ -60,21 +61,26 @@ class Formula:
             return self.args[2:] == (1, 0)
         return self.function is ops.ratio or self.args[2] == 0.0
 
-    def may_round(self, axis: int) -> bool:
+    def may_round(self, axis: int, step: int = 1) -> bool:
         """Whether it has a fraction of a size, which a number that is rounded may seem to have.
 
         ``int(0.7 * size)`` is ``3 * size // 4 - 1`` at 8, 16 and 17. Whole multiples cannot be mistaken:
         what is rounded from the size differs from them ever more as the size grows.
+
+        Args:
+            axis: which size.
+            step: all sizes are multiples of it.
         """
         if axis not in self.axes:
             return False
         if self.function is ops.affine:
-            rounds = self.args[2] != 1
+            whole = isinstance(self.args[0], Size) and step * self.args[1] % self.args[2] == 0
+            rounds = self.args[2] != 1 and not whole
         elif self.function is ops.affine_float:
             rounds = not float(self.args[1]).is_integer()
         else:
             rounds = self.function is ops.ratio and self.args[0] != 1
-        return rounds or any(isinstance(a, Formula) and a.may_round(axis) for a in self.args)
+        return rounds or any(isinstance(a, Formula) and a.may_round(axis, step) for a in self.args)
 
 
 def _at(arg: Any, point: Point) -> Any:
@@ -155,8 +161,11 @@ def _only(axis: int, size: int) -> Point:
 
 def _lines(size: Any, n: int, value: int, slope: Fraction, shifts: bool) -> Iterator[Formula]:
     """Lines through a sample: exact, rounded down, and, with `shifts`, rounded up and between."""
-    exact = (slope.denominator,) if slope.denominator in _DENOMINATORS else ()
-    for denominator in (*exact, *_DENOMINATORS):
+    exact = (slope.denominator,) if slope.denominator in (*_DENOMINATORS, *_SHARES) else ()
+    for denominator in (*exact, None, *_DENOMINATORS):
+        if denominator is None:
+            yield from _shares(size, n, value) if shifts else ()
+            continue
         numerator = round(slope * denominator)
         if not numerator:
             continue
@@ -168,6 +177,14 @@ def _lines(size: Any, n: int, value: int, slope: Fraction, shifts: bool) -> Iter
             shifted = Formula(ops.affine, (size, numerator, 1, shift))
             offset = value - (n * numerator + shift) // denominator
             yield Formula(ops.affine, (shifted, 1, denominator, offset))
+
+
+def _shares(size: Any, n: int, value: int) -> Iterator[Formula]:
+    """Shares that give a sample, rounded down: ``int(0.7 * size)``."""
+    for denominator in _SHARES:
+        for numerator in range(-(-value * denominator // n), (value + 1) * denominator // n + 1):
+            if numerator and n * numerator // denominator == value:
+                yield Formula(ops.affine, (size, numerator, denominator, 0))
 
 
 def _squares(axis: int, samples: Sequence[tuple[int, int]]) -> Iterator[Formula]:

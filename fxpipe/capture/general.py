@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +29,8 @@ from fxpipe.errors import CaptureError
 from fxpipe.ir.signature import OutputLeaf
 
 _ROUNDS: Final = 60
+_RULES: Final = 3
+"""So often a rule is looked for anew, when a number of rows does not follow the one found."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class General:
             if the batch alone is free.
         ranges: name of a marked dimension → its least and its largest recorded size.
         among: the least and the largest number of rows recorded; None if no input has rows.
-        only: see `Capture.only_rows`.
+        only_rows: see `Capture.only_rows`.
+        only_sizes: see `Capture.only_sizes`.
     """
 
     recording: Recording
@@ -51,7 +53,8 @@ class General:
     elsewhere: list[Any] | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     among: tuple[int, int] | None = None
-    only: tuple[int, ...] = ()
+    only_rows: tuple[int, ...] = ()
+    only_sizes: tuple[Mapping[str, int], ...] = ()
 
 
 def record_general(call: Call, decisions: Decisions, mode: str) -> General:
@@ -86,14 +89,6 @@ def _recorded_alone(call: Call, decisions: Decisions, mode: str) -> Recording:
             return first
 
 
-class _Third(Enum):
-    """What is known of the number of rows that a rule found from two numbers was tried on."""
-
-    UNKNOWN = auto()
-    DISAGREES = auto()
-    ADDED = auto()
-
-
 class _Generalising:
     """The recordings of one call, made again until all of them agree under the same decisions."""
 
@@ -101,7 +96,8 @@ class _Generalising:
         self._call, self._decisions, self._mode = call, decisions, mode
         self._attempts = Attempts(call, decisions, mode)
         self._few_differ: KeepWholeError | None = None
-        self._third = _Third.UNKNOWN
+        self._tried = 0
+        self._is_wrong_rule = False
 
     def run(self) -> General:
         """The recording that holds for every size."""
@@ -112,8 +108,8 @@ class _Generalising:
                 first = self._unified()
             except KeepWholeError as reason:
                 self._attempts.forget_first()
-                if self._third is _Third.DISAGREES:  # a rule for three numbers of rows may be another
-                    self._third = _Third.ADDED
+                if self._is_wrong_rule:  # the one for more numbers of rows may be another
+                    self._is_wrong_rule = False
                     continue
                 self._attempts.drop_added()
                 if not self._takes_more_rows(reason):
@@ -190,15 +186,15 @@ class _Generalising:
     def _confirm(self, first: Recording) -> None:
         assert self._call.batch is not None
         # whole copies of the example decide as it does, and a model of clips takes them
-        again = int(self._third is _Third.ADDED)
-        copies, rows = (3 + again) * self._attempts.base[0], self._call.batch.third + again
-        tried = (copies,) if _decides(first) else (rows, copies)
+        copies = (3 + self._tried) * self._attempts.base[0]
+        tried = (copies,) if _decides(first) else (self._call.batch.third + self._tried, copies)
         point, recording = self._attempts.at_first_rows(*tried)
         try:
             confirm(first, recording, self._attempts.sizes([point]))
         except KeepWholeError:
-            if self._third is _Third.UNKNOWN:
-                self._third = _Third.DISAGREES
+            if self._tried < _RULES:
+                self._tried += 1
+                self._is_wrong_rule = True
                 self._attempts.add(point)
             raise
 
@@ -234,17 +230,33 @@ class _Generalising:
         elsewhere = call.leaves_at(attempts.far.point) if call.marked else None
         sizes = list(zip(*(made.point for made in attempts.all), strict=True))
         ranges = [(min(found), max(found)) for found in sizes]
-        among, only = None, ()
-        if call.batch is not None:
-            among = ranges[0]
-            if any(formula.may_round(0) for formula in first.formulas.values()):
-                only = tuple(sorted(set(sizes[0])))
+        among = None if call.batch is None else ranges[0]
+        rounded = [
+            at
+            for at, axis in enumerate(call.axes)
+            if any(formula.may_round(at, axis.mark.step) for formula in first.formulas.values())
+        ]
+        only_rows: tuple[int, ...] = ()
+        if rounded and call.axes[rounded[0]].is_batch:
+            only_rows = tuple(sorted(set(sizes[rounded.pop(0)])))
+        only_sizes = [
+            {call.axes[at].mark.name: made.point[at] for at in rounded} for made in attempts.all
+        ]
         marked = {
             axis.mark.name: found
             for axis, found in zip(call.axes, ranges, strict=True)
             if not axis.is_batch
         }
-        return General(first, tuple(outputs), rows, elsewhere, marked, among, only)
+        return General(
+            first,
+            tuple(outputs),
+            rows,
+            elsewhere,
+            marked,
+            among,
+            only_rows,
+            tuple(only_sizes) if rounded else (),
+        )
 
 
 def _decides(recording: Recording) -> bool:

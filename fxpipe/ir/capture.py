@@ -136,6 +136,8 @@ class Capture:
             rows.
         only_rows: the numbers of rows that it was recorded with, where it computes fractions of them
             (``x.shape[0] // 2``): nothing is believed of others between these. Empty: all are.
+        only_sizes: the same for free dimensions: each recording's sizes of those that it computes
+            fractions of, by name.
         situation: hashable key of what the graph depends on besides the batch size.
         recorded_from: gives the module that was recorded, while it lives.
         holds_at: records the module once more, with the leaves of other arguments of the same
@@ -154,6 +156,7 @@ class Capture:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rows: tuple[int, int] | None = None
     only_rows: tuple[int, ...] = ()
+    only_sizes: tuple[Mapping[str, int], ...] = ()
     situation: object = None
     recorded_from: Callable[[], torch.nn.Module | None] = field(
         default=type(None), repr=False, compare=False

@@ -96,3 +96,65 @@ def test_a_rule_that_two_numbers_of_rows_do_not_tell() -> None:
     assert capture.holds_at is not None
     assert all(capture.holds_at([torch.randn(rows, 8)]) for rows in (5, 6, 7))
     assert not capture.holds_at([torch.randn(8, 8)])
+
+
+class KeptTokens(nn.Module):
+    """A share of the tokens is kept, as in masked autoencoders."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        count = int(self.share * x.shape[1])
+        return self.second(h[:, :count]).mean(1)
+
+
+def _lengths(base: int) -> list[int]:
+    return [base, *range(base // 2 + 1, 2 * base + 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("share", "base"), [(0.6, 16), (0.3, 32), (0.9, 24), (0.15, 20), (0.7, 64)]
+)
+def test_a_share_of_a_free_length(share: float, base: int) -> None:
+    torch.manual_seed(0)
+    model = KeptTokens(share)
+    with (
+        fxpipe.compile(
+            model, ["cpu"] * 2, chunks=2, costs="estimate", dynamic={"x": {1: "length"}}
+        ) as pipe,
+        torch.no_grad(),
+    ):
+        for length in _lengths(base):
+            x = torch.randn(4, length, 8)
+            expected = torch.cat([model(part) for part in x.chunk(2)])
+            assert torch.equal(pipe(x), expected), f"length {length}"
+
+
+def test_a_share_that_follows_no_rule_is_recorded_size_by_size(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    class Odd(KeptTokens):
+        """The lengths that are recorded first are halved, and some are not."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            length = x.shape[1]
+            count = length // 2 + (length in (6, 8, 14, 16, 17, 18, 19))
+            return self.second(self.first(x)[:, :count]).mean(1)
+
+    torch.manual_seed(0)
+    model = Odd(0.5)
+    with (
+        fxpipe.compile(
+            model, ["cpu"] * 2, chunks=2, costs="estimate", dynamic={"x": {1: "length"}}
+        ) as pipe,
+        torch.no_grad(),
+    ):
+        for length in (10, *range(5, 21)) * 2:
+            x = torch.randn(4, length, 8)
+            expected = torch.cat([model(part) for part in x.chunk(2)])
+            assert torch.equal(pipe(x), expected), f"length {length}"
+    assert not any("changed" in str(warning.message) for warning in recwarn)

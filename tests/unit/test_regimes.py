@@ -23,9 +23,21 @@ class Windowed(nn.Module):
         return self.linear(x)
 
 
-def at(length: int) -> fxpipe.Capture:
-    x = torch.randn(2, length, 4)
-    return fxpipe.trace(Windowed(), (x,), dynamic={"x": {1: "length"}}, verify=False)
+class Halved(nn.Module):
+    """Takes half of the length, but for one length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        return self.linear(x[:, : length // 2 - (length == 14)])
+
+
+def at(length: int, model: nn.Module | None = None) -> fxpipe.Capture:
+    x, model = torch.randn(2, length, 4), model or Windowed()
+    return fxpipe.trace(model, (x,), dynamic={"x": {1: "length"}}, verify=False)
 
 
 class Asked:
@@ -34,12 +46,24 @@ class Asked:
     def __init__(self) -> None:
         self.regimes = Regimes()
         self.captures: dict[Key, list[fxpipe.Capture]] = {}
-        self.made = 0
+        self.made = self.compared = 0
 
     def choose(self, length: int) -> Choice:
         return self.regimes.choose(
-            ("call",), {"length": length}, self._made(length), lambda key: self.captures[key]
+            ("call",),
+            {"length": length},
+            self._made(length),
+            lambda key: self.captures[key],
+            self._holds(length),
         )
+
+    def _holds(self, length: int) -> Callable[[fxpipe.Capture], bool]:
+        def holds(capture: fxpipe.Capture) -> bool:
+            self.compared += 1
+            assert capture.holds_at is not None
+            return capture.holds_at([torch.randn(2, length, 4)])
+
+        return holds
 
     def _made(self, length: int) -> Callable[[], fxpipe.Capture]:
         def made() -> fxpipe.Capture:
@@ -103,6 +127,26 @@ def test_without_free_sizes_there_is_nothing_to_choose() -> None:
 
     regimes = Regimes()
     regimes.note(("call",), ("call",), at(8))
-    assert regimes.choose(("call",), {}, never, lambda key: []) == Choice(("call",))
+
+    def choose(**sizes: int) -> Choice:
+        return regimes.choose(("call",), sizes, never, lambda key: [], lambda capture: False)
+
+    assert choose() == Choice(("call",))
     regimes.clear()
-    assert regimes.choose(("call",), {"length": 99}, never, lambda key: []) == Choice(("call",))
+    assert choose(length=99) == Choice(("call",))
+
+
+def test_where_fractions_are_computed_every_size_is_looked_at_once() -> None:
+    asked, model = Asked(), Halved()
+    capture = at(8, model)
+    assert {"length": 8} in capture.only_sizes
+    assert at(8).only_sizes == ()
+    asked.captures[("call",)] = [capture]
+    asked.regimes.note(("call",), ("call",), capture)
+    assert asked.choose(8) == asked.choose(16) == Choice(("call",))
+    assert asked.compared == 0
+    for _ in range(2):
+        assert asked.choose(13) == Choice(("call",))
+        assert asked.choose(14) == Choice(("call", (("length", 14),)), is_free=False)
+    assert asked.compared == 2
+    assert asked.made == 0
