@@ -39,7 +39,7 @@ def search_schedule(
     recompute: bool = True,
     replicas: bool = False,
     seconds: float = 8.0,
-    steps: int = 2000,
+    steps: int = 4000,
     seed: int = 0,
     progress: bool = True,
 ) -> SearchResult:
