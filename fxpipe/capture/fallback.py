@@ -38,7 +38,13 @@ class KeepWholeError(FallbackError):
 
 
 class StoresError(KeepWholeError):
-    """The module at `path` keeps a tensor: it becomes a leaf, until the tensor is read elsewhere."""
+    """The module at `path` keeps a tensor: it becomes a leaf, until the tensor is read elsewhere.
+
+    Attributes:
+        as_buffer: whether it is a buffer, which all calls of the module share anyhow.
+    """
+
+    as_buffer = False
 
 
 class DecidesOtherwiseError(KeepWholeError):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.rnn import PackedSequence
 
 from fxpipe.capture import draws, remedies
 from fxpipe.capture.arguments import Arguments
@@ -22,23 +21,16 @@ from fxpipe.capture.fallback import (
     StoresError,
 )
 from fxpipe.capture.leaves import (
-    common_path,
     is_layer,
     leaf_reason,
     parameter_share,
     takes_fast_path,
 )
-from fxpipe.capture.shadows import on_meta
 from fxpipe.capture.spans import (
     Frame,
     calls_modules,
-    changed_argument,
-    mutable_arguments,
     outputs_of,
 )
-from fxpipe.capture.values import Dependence
-from fxpipe.capture.watch import Effects
-from fxpipe.held import Held
 from fxpipe.ir.capture import Span
 
 if TYPE_CHECKING:
@@ -56,23 +48,18 @@ class Modules:
 
     Attributes:
         spans: of the calls looked through, in order of their start; None while in progress.
-        leaf: path of the leaf that runs now.
         paths: of the model's modules, by id.
         draws: what is drawn from ``random`` and NumPy.
-        held: what the modules held when the run began.
     """
 
     draws: PythonDraws
-    held: Held
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._script, self._values = recorder.script, recorder.values
         self.spans: list[Span | None] = []
-        self.leaf: str | None = None
         self._cached = parametrize._cache_enabled
         self._arguments = Arguments(self._values, recorder.model)
-        self._handed: list[tuple[str, str, list[tuple[Any, list[int]]]]] = []
         self._calls: dict[str, int] = {}
         self.paths = {id(module): path for path, module in recorder.model.named_modules()}
 
@@ -98,7 +85,8 @@ class Modules:
         self._calls[path] = call + 1
         if self._is_leaf(module, path, (args, kwargs)):
             with self._recorder.paused():
-                return self._leaf(module, (path, call, via), run, args, kwargs)
+                self._check_random()
+                return self._recorder.leaf_calls.call(module, (path, call, via), run, args, kwargs)
         return self._span(Frame(path, call, module, via), run, args, kwargs)
 
     def _is_leaf(self, module: nn.Module, path: str, arguments: Any) -> bool:
@@ -119,7 +107,7 @@ class Modules:
             LookInsideError: then its calls may be on several stages.
         """
         kept = self._recorder.decisions.leaves[path]
-        if isinstance(kept, StoresError) and self._calls[path] > 1:
+        if isinstance(kept, StoresError) and not kept.as_buffer and self._calls[path] > 1:
             reason = f"{kept.reason}, and is called again"
             raise LookInsideError(reason, path, self._script.sources.here(), remedy=remedies.STATE)
 
@@ -153,104 +141,6 @@ class Modules:
             return False
         frame.awaits_forward = False
         return True
-
-    # -- leaves --------------------------------------------------------------------------------------
-
-    def _leaf(
-        self,
-        module: nn.Module,
-        place: tuple[str, int, str],
-        run: Run,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        path, call, via = place
-        self._check_random()
-        if path in self._recorder.decisions.leaves:
-            self._refuse_shared_state(module, path, (args, kwargs))
-        given = tuple(self._values.argument(value, path) for value in args)
-        named = {name: self._values.argument(value, path) for name, value in kwargs.items()}
-        sized = self._values.is_sized_by_data(_shaping(module, args, kwargs))
-        objects = mutable_arguments((args, kwargs))
-        held = _buffers(module, path)
-        self.leaf = path
-        try:
-            with self._recorder.watch.measure() as effects, self.draws.leaf() as drew:
-                result = self._recorder.run_leaf(module, run, args, kwargs)
-        finally:
-            self.leaf = None
-        self._note_buffers(module, path, held, effects)
-        self._refuse_changed(objects, path)
-        scope = f"{path}#{call}"
-        node = self._script.emit("call_module", path, given, named, result, effects, scope)
-        node.meta["via"] = via
-        if path in self._recorder.decisions.leaves:
-            kept = self._kept(module)
-            node.meta["keeps"] = bool(kept)
-            for tensor in kept:
-                self._values.hidden.setdefault(id(tensor), (tensor, path))
-        node.meta["statistics"] = _resting_statistics(module, path)
-        kept_for = self._recorder.decisions.leaves.get(path)
-        if drew.answer or (kept_for is not None and kept_for.reason == draws.REASON):
-            node.meta["python_random"] = True
-        self._values.changed_by_modules.update(node.meta["buffers"])
-        self._values.bind(result, node, Dependence.WEIGHTS, sized)
-        if sized and is_layer(module):
-            self._recorder.shadows.follow(on_meta(module), args, kwargs, result)
-        if any(not isinstance(value, list | dict) for value, _ in objects):
-            self._handed.append((path, self._script.sources.here(), objects))
-        return result
-
-    def _note_buffers(
-        self, module: nn.Module, path: str, held: dict[str, torch.Tensor], effects: Effects
-    ) -> None:
-        """Note the buffers that a leaf has put in place of those that it held."""
-        for name, buffer in _buffers(module, path).items():
-            if buffer is not held.get(name):
-                self._script.replace_buffer(name, held.get(name), buffer, effects)
-                self._values.hidden[id(buffer)] = (buffer, path)
-
-    def _refuse_changed(self, objects: list[tuple[Any, list[int]]], path: str) -> None:
-        """Look into a leaf that changes an object it is handed: no node would show that."""
-        changed = changed_argument(objects)
-        if changed is not None:
-            reason = f"it changes a {type(changed).__name__} that it is handed"
-            here = self._script.sources.here()
-            raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
-
-    def _refuse_shared_state(self, module: nn.Module, path: str, given: Any) -> None:
-        """Keep a module whole together with those that hand it tensors in objects they have in common.
-
-        Raises:
-            KeepWholeError: if there is such a tensor: the graph does not show that it is handed over.
-        """
-        seen = {id(tensor) for tensor in tensors(given)}
-        for tensor in self._kept(module):
-            made = self._values.maker(tensor)
-            if id(tensor) in seen or made is None or f"{made}.".startswith(f"{path}."):
-                continue
-            raise KeepWholeError(
-                f"{path!r}, which stays whole, holds an object in which another module keeps a tensor, "
-                "and may read it there",
-                common_path(path.rpartition(".")[0], made),
-                self._script.sources.here(),
-                remedy=remedies.SHARED,
-            )
-
-    def _kept(self, module: nn.Module) -> list[torch.Tensor]:
-        """Tensors that a module holds now, but did not when the run began."""
-        values = (value for inner in module.modules() for value in vars(inner).values())
-        return [
-            tensor
-            for tensor in Held(values).tensors
-            if tensor not in self.held and self._script.parameter(tensor) is None
-        ]
-
-    def hide(self, result: Any) -> None:
-        """Remember tensors that a module inside the running leaf returned: a hook may leak them."""
-        if self.leaf is not None:
-            for tensor in tensors(result):
-                self._values.hidden.setdefault(id(tensor), (tensor, self.leaf))
 
     # -- spans ---------------------------------------------------------------------------------------
 
@@ -328,11 +218,7 @@ class Modules:
         nodes = self._script.graph.nodes
         if self.draws.passed_over and any(node.meta.get("python_random") for node in nodes):
             raise CountDrawsError(draws.REASON, "", self._script.sources.here())
-        for path, here, objects in self._handed:
-            changed = changed_argument(objects)
-            if changed is not None and not isinstance(changed, list | dict):
-                reason = f"it is handed a {type(changed).__name__} that changes afterwards"
-                raise LookInsideError(reason, path, here, remedy=remedies.ARGUMENT)
+        self._recorder.leaf_calls.settle()
         self._arguments.settle(self.spans)
 
 
@@ -345,35 +231,3 @@ def _as_called(module: nn.Module, via: str) -> str:
     """How a module is called again: a ``__call__`` of its own may take other arguments."""
     has_own = via == "call" and type(module).__call__ is not nn.Module.__call__
     return "plain" if has_own else via
-
-
-def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the shapes of a leaf's results may depend on.
-
-    A packed sequence comes back packed; the final states beside it have one item a row.
-    """
-    given = (*args, *kwargs.values())
-    if isinstance(module, nn.RNNBase):
-        return [value for value in given if not isinstance(value, PackedSequence)]
-    return given
-
-
-def _resting_statistics(module: nn.Module, path: str) -> tuple[str, ...]:
-    """Running statistics of batch norms that are in evaluation: training would change them."""
-    return tuple(
-        f"{inner_path}.{name}" if inner_path else name
-        for inner_path, inner in module.named_modules(prefix=path)
-        if isinstance(inner, nn.modules.batchnorm._NormBase) and not inner.training
-        for name in ("running_mean", "running_var")
-        if inner._buffers.get(name) is not None
-    )
-
-
-def _buffers(module: nn.Module, path: str) -> dict[str, torch.Tensor]:
-    """All buffers inside a module, by name in the model."""
-    return {
-        f"{path}.{name}" if path else name: buffer
-        for path, inner in module.named_modules(prefix=path, remove_duplicate=False)
-        for name, buffer in inner._buffers.items()
-        if buffer is not None
-    }

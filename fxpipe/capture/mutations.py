@@ -61,13 +61,16 @@ class Mutations:
         path = self._recorder.modules.paths.get(id(module))
         if path is None or _holds(module, name, value):
             return
+        as_buffer = name in module._buffers or function is ops.register_buffer
         if self._is_in_progress(module) and path not in self._recorder.decisions.inside:
             reason = f"it keeps a tensor in its attribute {name!r}"
             operation = f"self.{name} = …"
             here = self._script.sources.here()
-            raise StoresError(reason, path, here, operation, remedy=remedies.STATE)
+            error = StoresError(reason, path, here, operation, remedy=remedies.STATE)
+            error.as_buffer = as_buffer
+            raise error
         effects = Effects()
-        if name in module._buffers or function is ops.register_buffer:
+        if as_buffer:
             full = f"{path}.{name}" if path else name
             self._script.replace_buffer(full, module._buffers.get(name), value, effects)
         args = (self._script.constant(module), name, self._values.argument(value), *more)

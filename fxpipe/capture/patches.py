@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch._functorch import apis, eager_transforms, vmap
 from torch.amp.autocast_mode import autocast
 from torch.autograd.function import _SingleLevelFunction
 from torch.nn.utils import stateless
@@ -42,6 +43,7 @@ _script_function = torch.jit.ScriptFunction.__call__
 _inference_enter = torch.inference_mode.__enter__
 _functional_call = stateless._functional_call
 _backward = torch.autograd.backward
+_vmap, _grad_and_value = vmap.vmap_impl, eager_transforms.grad_and_value_impl
 _manual_seed, _seed = torch.manual_seed, torch.seed
 
 
@@ -115,6 +117,8 @@ def _install() -> None:
     _replace(_SingleLevelFunction, "apply", classmethod(_apply))
     _replace(torch.jit.ScriptFunction, "__call__", _script_call)
     _replace(stateless, "_functional_call", _call_swapped)
+    _replace(apis, "vmap_impl", _map_whole)
+    _replace(eager_transforms, "grad_and_value_impl", _differentiate_whole)
     _replace(torch.autograd, "backward", _accumulate)
     _replace(torch, "manual_seed", _set_seed)
     _replace(torch, "seed", _draw_seed)
@@ -142,7 +146,7 @@ def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if recorder.is_recording:
         return recorder.modules.call(module, run, args, kwargs, "call")
     result = run(*args, **kwargs)
-    recorder.modules.hide(result)
+    recorder.leaf_calls.hide(result)
     return result
 
 
@@ -195,7 +199,7 @@ def _setattr(module: nn.Module, name: str, value: Any) -> None:
         if recorder.is_recording:
             recorder.mutations.store(module, name, value)
         else:
-            recorder.modules.hide(value)
+            recorder.leaf_calls.hide(value)
         with _sets():  # for a buffer it calls register_buffer
             _module_setattr(module, name, value)
         return
@@ -222,7 +226,7 @@ def _register(
         if recorder.is_recording:
             recorder.mutations.register(module, name, tensor, persistent)
         else:
-            recorder.modules.hide(tensor)
+            recorder.leaf_calls.hide(tensor)
     _register_buffer(module, name, tensor, persistent)
 
 
@@ -263,6 +267,21 @@ def _accumulate(*args: Any, **kwargs: Any) -> None:
     if recorder is not None:
         raise recorder.accumulates(_backward)
     _backward(*args, **kwargs)
+
+
+def _map_whole(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return _transform(_vmap, function, args, kwargs)
+
+
+def _differentiate_whole(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return _transform(_grad_and_value, function, args, kwargs)
+
+
+def _transform(implementation: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    recorder = active()
+    if recorder is None:
+        return implementation(function, *args, **kwargs)
+    return recorder.transform(implementation, function, args, kwargs)
 
 
 def _set_seed(seed: int) -> torch.Generator:

@@ -17,6 +17,8 @@ from fxpipe.capture.containers import holds_tensors
 from fxpipe.capture.decide import Deciding
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
+from fxpipe.capture.leaf_calls import LeafCalls
+from fxpipe.capture.lifted import LiftedCall, lift
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.mutations import Mutations
 from fxpipe.capture.naming import function_name, tensor_names
@@ -41,6 +43,7 @@ class Recorder(TorchFunctionMode):
         shadows: which sizes depend on data.
         watch: the dispatch mode that measures effects; active while recording.
         modules: the module calls.
+        leaf_calls: those of modules that are not looked into.
         mutations: what forwards do to modules besides.
         regions: the autocast and grad-mode regions.
         settings: of torch, when the run began.
@@ -59,6 +62,7 @@ class Recorder(TorchFunctionMode):
         self.shadows = Shadows(self.values.is_sized_by_data)
         self.watch = Watch(self._unseen, (originals or Originals(model)).about_to_write)
         self.modules = Modules(self)
+        self.leaf_calls = LeafCalls(self)
         self.mutations = Mutations(self)
         self.regions = Regions(self.script)
         self.settings = Settings()
@@ -251,6 +255,24 @@ class Recorder(TorchFunctionMode):
             reason = "compiled code computes what fxpipe cannot see"
             raise self.keep_whole(reason, operator, remedy=remedies.COMPILED)
         return self.paused()
+
+    def transform(
+        self,
+        implementation: Callable[..., Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The result of a transform of a function by torch.func: one node, if the function allows it.
+
+        In a submodule it goes on as it would: the module stays whole.
+        """
+        found = lift(function)
+        if self.script.frame.path or found is None or torch._C._are_functorch_transforms_active():
+            return implementation(function, *args, **kwargs)
+        lifted, held = found
+        call = LiftedCall(implementation, lifted)
+        return self.opaque(ops.call, call, call, (tuple(held), *args), kwargs)
 
     # -- opaque functions ----------------------------------------------------------------------------
 
