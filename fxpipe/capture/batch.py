@@ -148,9 +148,19 @@ def given_batch(leaves: Sequence[Any], dims: Sequence[int | None]) -> Batch | No
 
 
 def batch_dimension(capture: Capture) -> int:
-    """The dimension along which most inputs of a capture have their rows."""
-    dims = [leaf.batch_dim for leaf in capture.signature.inputs if leaf.batch_dim is not None]
-    return max(dims, default=0)
+    """The dimension along which inputs of a capture have their rows.
+
+    Sequences tell it (the first one decides a tie), else the first matrix: beside them a mask or a
+    transposed table may have its rows elsewhere.
+    """
+    found = [
+        (leaf.batch_dim, len(leaf.spec.shape))
+        for leaf in capture.signature.inputs
+        if leaf.batch_dim is not None and leaf.spec is not None
+    ]
+    if of_sequences := [dim for dim, dims in found if dims > 2]:
+        return Counter(of_sequences).most_common(1)[0][0]
+    return next((dim for dim, dims in found if dims == 2), 0)
 
 
 def resized(leaves: Sequence[Any], batch: Batch, size: int) -> list[Any]:

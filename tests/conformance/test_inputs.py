@@ -568,3 +568,22 @@ def test_containers_that_the_model_changes_are_each_micro_batch_s_own(recompute:
             both.eager, calls, loss_fn=square, weights=[0.25] * 4, rows=[2] * 4
         )
         both.assert_step(found, expected)
+
+
+class Transposed(Deep):
+    """Adds a table that has the rows last."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return self.deep(x + table.t())
+
+
+def test_a_transposed_table_does_not_tell_where_other_inputs_have_rows() -> None:
+    """A square target, and inputs given by other names, were cut along the table's dimension."""
+    with pair(Transposed, ONE, split={"table": fxpipe.Split(1)}) as both:
+        x, table, target = draw(W, W), draw(W, W, seed=1), draw(W, W, seed=2)
+        found = both.pipe.step(x, table, target=target, loss_fn=F.mse_loss)
+        expected = run_eager_step(
+            both.eager, (x, table), target=target, chunks=CHUNKS, loss_fn=F.mse_loss, dims=(0, 1)
+        )
+        both.assert_step(found, expected)
+        assert torch.equal(both.pipe(x=x, table=table), found.output)
