@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.stage import StageProgram
 from fxpipe.runtime.batch_norm import can_defer
+from fxpipe.runtime.leaves import Leaves, Place
 from fxpipe.runtime.swaps import is_compiled
 from fxpipe.runtime.values import map_tensors
 from fxpipe.runtime.weights import StageWeights
@@ -71,6 +72,41 @@ def require_one_loss(loss_fn: nn.Module, devices: Sequence[torch.device]) -> Non
             "the schedule runs two copies of the last stage on different devices, and the loss has "
             f"tensors, which are on one of them: make the loss a part of the model, {_INSTEAD}"
         )
+
+
+def require_no_hooks_on_sums(model: nn.Module, leaves: Mapping[Place, Leaves]) -> None:
+    """Nothing, if no parameter that is read through leaves has a hook on its accumulated gradient.
+
+    Eager calls such a hook after each micro-batch, with what has accumulated so far; a parameter whose
+    gradient is added up from those of leaves has that value at no time.
+
+    Args:
+        model: the user's.
+        leaves: what stages and their copies read in place of parameters.
+
+    Raises:
+        ScheduleError: if one has; the message names it.
+    """
+    readers: dict[Tensor, set[int]] = {}
+    for (stage, _), of_stage in leaves.items():
+        for tensor, leaf in of_stage.items():
+            if leaf.requires_grad and getattr(tensor, "_post_accumulate_grad_hooks", None):
+                readers.setdefault(tensor, set()).add(stage)
+    if not readers:
+        return
+    name, stages = next((n, readers[p]) for n, p in model.named_parameters() if p in readers)
+    if len(stages) > 1:
+        about = f"stages {', '.join(map(str, sorted(stages)))} read {name!r}"
+        instead = "or cut the model so that one stage reads it"
+    else:
+        about = f"the schedule runs two copies of stage {min(stages)}, which reads {name!r}"
+        instead = _INSTEAD
+    raise ScheduleError(
+        f"{about}, and a hook waits for its accumulated gradient "
+        "(register_post_accumulate_grad_hook), which is added up at the end of the step, not after "
+        "each micro-batch: change the gradient after the step, take a hook that may see each "
+        f"addend by itself (register_hook), {instead}"
+    )
 
 
 def bring_together(step: Step, last: torch.device, first: torch.device) -> None:

@@ -31,7 +31,7 @@ from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.runtime.backend import Backend, Stopped
 from fxpipe.runtime.call import Call
-from fxpipe.runtime.copies import bring_together
+from fxpipe.runtime.copies import bring_together, require_no_hooks_on_sums
 from fxpipe.runtime.instructions import Executable, micro_batches_of, prepare
 from fxpipe.runtime.interpreter import run_rank
 from fxpipe.runtime.lane import Lane
@@ -163,8 +163,9 @@ class Runtime:
             then: what is still to be done with the outcome; if it fails, the step has failed.
 
         Raises:
-            ScheduleError: if the programs are for another number of micro-batches, or update stages
-                and there are no `updates`.
+            ScheduleError: if the programs are for another number of micro-batches, update stages
+                and there are no `updates`, or if a hook waits for a gradient that is added up at the
+                end.
             ExecutionError: if grad mode is off.
             ValueError: if the loss is no scalar that requires grad.
         """
@@ -219,7 +220,8 @@ class Runtime:
             then: what is still to be done with the call; if it fails, the call has failed.
 
         Raises:
-            ScheduleError: if the programs are for another number of micro-batches.
+            ScheduleError: if the programs are for another number of micro-batches, or if a hook waits
+                for a gradient that is added up at the end.
         """
         state = self._begin(
             executable, batches, seed, step, keeps_graph=keeps_graph, loss=None, keep=True
@@ -257,13 +259,16 @@ class Runtime:
             )
         if self._runners.written:
             require_apart(self._runners.names, batches.inputs, self._runners.written)
+        leaves = executable.new_leaves(keeps_graph)
+        if keeps_graph:
+            require_no_hooks_on_sums(self._runners.layout.model, leaves)
         caller = CallerState.now({lane.device.type for lane in self._lanes}, grad=keeps_graph)
         return Step(
             [stages[0].layout for stages in executable.runners],
             executable.runners,
             batches.inputs,
             caller,
-            executable.new_leaves(keeps_graph),
+            leaves,
             key=step_key(seed, step),
             keeps_graph=keeps_graph,
             loss=loss,

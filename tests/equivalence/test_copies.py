@@ -262,6 +262,47 @@ def test_a_loss_with_parameters_is_refused() -> None:
         pipe.step(x, loss_fn=Metric().requires_grad_(False), target=x)
 
 
+def halve(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("name", TWO_COPIES)
+def test_hooks_that_wait_for_an_accumulated_gradient_are_refused(name: str) -> None:
+    x, model = torch.randn(8, 5, WIDTH), MODELS["blocks"]()
+    path, parameter = list(model.named_parameters())[-1]
+    with compiled(model, name) as pipe:
+        pipe.step(x, loss_fn=squares, target=x)
+        hook = parameter.register_post_accumulate_grad_hook(halve)
+        told = rf"two copies of stage 1, which reads '{path}'.*schedule with one copy"
+        model.zero_grad()
+        with pytest.raises(fxpipe.ScheduleError, match=told):
+            pipe.step(x, loss_fn=squares, target=x)
+        assert all(each.grad is None for each in model.parameters())
+        squares(pipe(x), x).backward()  # through the first copy alone
+        hook.remove()
+        pipe.step(x, loss_fn=squares, target=x)
+
+
+def test_also_of_a_parameter_that_several_stages_read() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(*(nn.Linear(5, 5) for _ in range(4)))
+    model[3].weight = model[0].weight
+    x = torch.randn(8, 5)
+    with compiled(model, "1f1b") as pipe:
+        hook = model[0].weight.register_post_accumulate_grad_hook(halve)
+        told = r"stages 0, 1 read '0\.weight'.*so that one stage reads it"
+        with pytest.raises(fxpipe.ScheduleError, match=told):
+            pipe.step(x, loss_fn=squares, target=x)
+        with pytest.raises(fxpipe.ScheduleError, match=told):
+            pipe(x)
+        with torch.no_grad():
+            pipe(x)
+        hook.remove()
+        model[1].weight.register_post_accumulate_grad_hook(halve)
+        pipe.step(x, loss_fn=squares, target=x)
+
+
 class Counting(nn.Module):
     """It keeps the last thing that it has seen, and writes into what it is given."""
 
