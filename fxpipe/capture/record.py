@@ -160,7 +160,7 @@ def record_once(
                 held.generators, decisions.watch_random, count_all=decisions.count_draws
             )
             recorder.modules.draws = draws
-            recorder.modules.held = held.now() if run else held.held
+            recorder.leaf_calls.held = held.now() if run else held.held
             outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
         drew, state, counts = draws.any, _state(model, held, decisions), held.counts
     recorder.values.refresh()
