@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fxpipe.gradients import Gradients
 from fxpipe.held import Held
 from fxpipe.originals import Originals
 
@@ -20,9 +21,9 @@ def undisturbed(
 ) -> Iterator[None]:
     """The model in the given mode; afterwards all that a forward may change is put back.
 
-    That is: training flags, buffers (values and identity), the parameters and buffers that are `written`
-    into (by name), attributes of the modules with what the
-    containers and objects among them hold (see `fxpipe.held`), and the states of the random generators
+    That is: training flags, buffers (values and identity), gradients, the parameters and buffers that
+    are `written` into (by name), attributes of the modules with what the containers and objects among
+    them hold (see `fxpipe.held`), and the states of the random generators
     of torch, Python and NumPy. If the model's own flag already is
     `training`, the flags of its submodules stay as the user set them.
     """
@@ -35,7 +36,7 @@ def undisturbed(
     tensors = [tensor for tensor in (*model.buffers(), *held.tensors) if _has_values(tensor)]
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
-        with _generators_kept(model), Originals(model, written):
+        with _generators_kept(model), Originals(model, written), Gradients(model, held.tensors):
             if model.training != training:
                 model.train(training)
             yield

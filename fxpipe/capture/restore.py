@@ -16,6 +16,7 @@ from torch import nn
 
 from fxpipe.capture.alone import alone
 from fxpipe.generators import PythonGenerators
+from fxpipe.gradients import Gradients
 from fxpipe.held import Held, numbers_that_changed, refill
 from fxpipe.originals import Originals
 
@@ -102,11 +103,12 @@ def _cuda_states() -> list[torch.Tensor]:
 
 
 class ModelState:
-    """Buffers, attributes, hooks and flags of all modules, put back at the end.
+    """Buffers, attributes, gradients, hooks and flags of all modules, put back at the end.
 
     Tensors are put back by value and identity. Plain Python objects among the attributes, and what
     they hold (see `Held`), are put back too.
-    Parameters are put back by identity and, if it is known that forward writes into them, by value.
+    Parameters are put back by identity and, if it is known that forward writes into them, by value;
+    inside they have no gradients.
 
     Attributes:
         originals: the parameters; to be told of writes.
@@ -155,6 +157,8 @@ class ModelState:
         self._values = self._copies()
         self.originals = Originals(self._model, self._written)
         self._lend_iterators()
+        self._gradients = Gradients(self._model, self.held.tensors)
+        self._gradients.__enter__()
 
     def _lend_iterators(self) -> None:
         """Let the model use copies of its iterators, which cannot be put back."""
@@ -193,6 +197,38 @@ class ModelState:
             module, name = self._owners[at]
             if repr(vars(module)[name].__reduce__()) != repr(iterator.__reduce__()):
                 yield module, name
+
+    def left_tensors(self) -> dict[int, tuple[torch.Tensor, nn.Module, str]]:
+        """Tensors that modules hold now and did not when the context was entered, by id.
+
+        With the module and the name of its attribute. Those in place of a buffer do not count, unless
+        that was None, or not there.
+        """
+        found: dict[int, tuple[torch.Tensor, nn.Module, str]] = {}
+        owners = [
+            (module, name)
+            for module in self._modules
+            for name in vars(module)
+            if name not in _REGISTRIES
+        ]
+        now = Held(vars(module)[name] for module, name in owners)
+        for tensor, at in zip(now.tensors, now.origins, strict=True):
+            if tensor not in self.held:
+                found[id(tensor)] = (tensor, *owners[at])
+        for module, registry in zip(self._modules, self._registries, strict=True):
+            for name, buffer in vars(module)["_buffers"].items():
+                if buffer is not None and registry["_buffers"].get(name) is None:
+                    found[id(buffer)] = (buffer, module, name)
+                elif buffer is not None:
+                    found.pop(id(buffer), None)
+        return {key: each for key, each in found.items() if not isinstance(each[0], nn.Parameter)}
+
+    def gone_tensors(self) -> Iterator[tuple[nn.Module, str]]:
+        """Modules with the names of attributes that held tensors which no module holds any more."""
+        now = self.now()
+        for tensor, at in zip(self.held.tensors, self.held.origins, strict=True):
+            if tensor not in now and not isinstance(tensor, nn.Parameter):
+                yield self._owners[at]
 
     @property
     def counts(self) -> bool:
@@ -234,6 +270,7 @@ class ModelState:
                 module, name = self._owners[at]
                 vars(module)[name] = iterator
         finally:
+            self._gradients.__exit__(None, None, None)
             self._alone.__exit__(None, None, None)
 
     def put_back(self) -> None:
@@ -253,6 +290,7 @@ class ModelState:
             for tensor, value in self._values:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
+        self._gradients.forget()
         self._lend_iterators()
 
 
