@@ -100,6 +100,10 @@ ESCAPES: Final = (
     "let the module return the tensor in place of handing it out by a hook or an attribute"
 )
 OBJECT: Final = "hand over tensors, or tuples, lists, dicts and dataclasses of them"
+UNREGISTERED: Final = (
+    "register it, as with nn.ModuleList in place of a list of modules; or, if forward makes it when it "
+    "runs first, call the model once beforehand"
+)
 ENCLOSED: Final = (
     "hand tensors over as arguments and results of their own, or in lists, tuples, dicts and "
     "dataclasses"

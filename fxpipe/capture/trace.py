@@ -14,7 +14,7 @@ from fxpipe.capture.axes import Dynamic, free_axes, marked
 from fxpipe.capture.batch import given_batch
 from fxpipe.capture.call import Call
 from fxpipe.capture.elsewhere import Elsewhere
-from fxpipe.capture.fallback import Decisions
+from fxpipe.capture.fallback import Decisions, FallbackError, root_error
 from fxpipe.capture.general import record_general
 from fxpipe.capture.leaves import is_layer
 from fxpipe.capture.naming import qualified_class
@@ -176,8 +176,11 @@ def _verify(
 ) -> None:
     def replay() -> Mapping[str, Any]:
         """The value of every node in a run on the same data."""
-        once = record_once(call.model, leaves, call.layout, decisions, "real", keep_values=True)
-        return once.values
+        try:
+            given = call.model, leaves, call.layout, decisions, "real"
+            return record_once(*given, keep_values=True).values
+        except FallbackError as reason:  # a run on data does what one without did not
+            raise root_error(reason) from None
 
     verify_capture(capture, call.model, leaves, call.layout, replay, draws_idly=draws_idly)
 

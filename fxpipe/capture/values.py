@@ -144,6 +144,9 @@ class Values:
             leaf = self.hidden[id(tensor)][1]
             reason = "a tensor leaves it by a hook or an attribute"
             raise LookInsideError(reason, leaf, self._here(), remedy=remedies.ESCAPES)
+        if isinstance(tensor, torch.nn.Parameter):
+            reason = "it uses a parameter that is not among the model's"
+            raise self._refuse(reason, remedies.UNREGISTERED)
         if tensor.requires_grad or tensor.grad_fn is not None or self._is_fake(tensor):
             reason = "it uses a tensor that was computed where fxpipe could not see"
             raise self._refuse(reason, remedies.ORIGIN)

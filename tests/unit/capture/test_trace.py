@@ -292,3 +292,45 @@ def test_a_call_that_fails_anyway_raises_the_models_own_error() -> None:
         trace(small.Mlp(), (torch.randn(6, 3),))
     assert not hasattr(caught.value, "__notes__")
     assert caught.value.__context__ is None
+
+
+class MakesALayer(nn.Module):
+    """Makes a layer when it runs first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(x.shape[-1], 4)
+        return self.late(self.one(x))
+
+
+class Unregistered(nn.Module):
+    """Has layers in a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "auto"])
+@pytest.mark.parametrize("cls", [MakesALayer, Unregistered])
+def test_parameters_that_are_not_the_model_s_are_told(cls: type[nn.Module], mode: str) -> None:
+    model = cls()
+    with pytest.raises(CaptureError, match="a parameter that is not among the model's") as caught:
+        trace(model, (torch.randn(2, 4),), mode=mode)
+    assert "nn.ModuleList" in str(caught.value)
+    assert not hasattr(model, "late")
+
+
+def test_a_layer_made_beforehand_is_recorded() -> None:
+    model, x = MakesALayer(), torch.randn(2, 4)
+    model(x)
+    assert [node.target for node in trace(model, (x,)).body] == ["one", "late"]
