@@ -21,6 +21,11 @@ def _accumulate(model: nn.Linear, other: torch.Tensor) -> None:
     model(other).sum().backward()
 
 
+def _accumulate_and_fail(model: nn.Linear, other: torch.Tensor) -> None:
+    _accumulate(model, other)
+    model(other).backward()
+
+
 def test_they_are_the_very_tensors_with_the_very_bits() -> None:
     model, other = _with_gradients()
     before = [model.weight.grad, other.grad]
@@ -42,7 +47,7 @@ def test_an_exception_does_not_keep_them() -> None:
     model, other = _with_gradients()
     before = model.weight.grad
     with pytest.raises(RuntimeError, match="scalar"), Gradients(model, [other]):
-        (model(other) + other.sum().backward()).backward()  # type: ignore[no-untyped-call]
+        _accumulate_and_fail(model, other)
     assert model.weight.grad is before
     assert model.bias.grad is None
     assert torch.equal(other.grad, torch.full((2,), 3.0))  # type: ignore[arg-type]
