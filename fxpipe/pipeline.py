@@ -30,6 +30,7 @@ from fxpipe.runtime.copies import require_one_loss
 from fxpipe.runtime.devices import open_lane
 from fxpipe.runtime.loss import Call, LossTask, Weights, loss_weights
 from fxpipe.runtime.micro_batch import rows_of, scatter_target
+from fxpipe.runtime.reentry import refuse_to_run_again
 from fxpipe.runtime.rng import undrawn_if_it_fails
 from fxpipe.situation import Situation, variants_of
 from fxpipe.tangents import refuse_tangents
@@ -229,6 +230,7 @@ class Pipeline(Decided):
         if not any(situation.draws for situation in variants):
             return Seed(0, 0)
         if self._options.seed is not None:
+            refuse_to_run_again()
             return Seed(self._options.seed, self.steps_done)
         return Seed(int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64)), 0)
 

@@ -18,6 +18,8 @@ from typing import Any, Final
 import torch
 from torch.utils import checkpoint as torch_checkpoint
 
+from fxpipe.errors import ExecutionError
+
 
 def _nested(function: Any, name: str) -> CodeType:
     """The code of a function that another one defines."""
@@ -64,6 +66,21 @@ def checkpoints_around() -> tuple[list[object], object | None]:
             return inside, at.f_locals["ctx"]
         at = at.f_back
     return inside, None
+
+
+def refuse_to_run_again() -> None:
+    """Refuse a call that a checkpoint around it makes again: it would count as another step.
+
+    Raises:
+        ExecutionError: if there is such a checkpoint.
+    """
+    in_backward = torch._C._current_graph_task_id() != -1
+    if in_backward and checkpoints_around()[1] is not None:
+        raise ExecutionError(
+            "torch.utils.checkpoint runs this call again, and with an integer seed it would draw the "
+            "random numbers of another step: compile with recompute='always' instead of putting a "
+            "checkpoint around the pipeline, or with seed=None"
+        )
 
 
 def innermost_checkpoint() -> object | None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import fxpipe
 from tests.reference import run_eager_step
@@ -391,3 +392,29 @@ def test_a_loss_that_reads_what_a_module_keeps_is_told_to_return_it() -> None:
         with pytest.raises(RuntimeError, match="a second time") as caught:
             pipe.step(rows(), loss_fn=loss_fn)
         assert "must be part of the result" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_around_a_call(reentrant: bool) -> None:
+    """With an integer seed the call that is made again counted as another step, and drew anew."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+    x = rows().requires_grad_()
+    grads = []
+    for seed in (None, 3):
+        with fxpipe.compile(model, ["cpu"] * 2, chunks=3, costs="estimate", seed=seed) as pipe:
+
+            def run(x: Tensor, pipe: Any = pipe) -> Tensor:
+                return pipe(x * 1).exp()
+
+            pipe.capture(x)
+            for around in (False, True):
+                model.zero_grad()
+                torch.manual_seed(1)
+                y = checkpoint(run, x, use_reentrant=reentrant) if around else run(x)
+                if around and seed is not None:
+                    with pytest.raises(fxpipe.ExecutionError, match="runs this call again"):
+                        y.sum().backward()
+                    continue
+                y.sum().backward()
+                grads.append(model[0].weight.grad)
+    assert torch.equal(grads[0], grads[1])
