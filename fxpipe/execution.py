@@ -111,22 +111,10 @@ def run(
     """
     if optimizer is not None:
         require_no_closure(optimizer)
-    leaves, layout = flatten((tuple(args), dict(kwargs or {})))
-    refuse_tangents([*leaves, *model.parameters()])
-    if layout != capture.signature.input:
-        raise CaptureError("the arguments have another structure than those of the capture")
-    batch = WholeBatch(
-        capture.signature,
-        tuple(args),
-        kwargs or {},
-        micro_batches_of(programs),
-        varying_outputs(capture),
-    )
+    batch = _batch(model, capture, tuple(args), dict(kwargs or {}), micro_batches_of(programs))
     rows = batch.batches.rows
-    _require_rows(capture, batch)
     targets = scatter_target(target, rows, along=batch_dimension(capture))
     shares = loss_weights(weights, rows, batch.calls, targets)
-    home = {stage: rank for (stage, _), rank in sorted(homes_of(programs).items(), reverse=True)}
     lanes = [open_lane(device) for device in resolve_devices(devices or ["cpu"] * len(programs))]
     runner = backend or LocalBackend()
     waits = any(tensor.requires_grad for tensor in batch.tensors)
@@ -137,7 +125,7 @@ def run(
             capture,
             stages,
             graph,
-            Placement(tuple(home[stage] for stage in range(len(stages)))),
+            _placement(programs, len(stages)),
             lanes,
             runner,
             load,
@@ -159,6 +147,29 @@ def run(
     if updates is not None:
         updates.finish()
     return StepResult(outcome.loss, batch.joined(outcome.outputs, shares), outcome.timeline)
+
+
+def _batch(
+    model: nn.Module,
+    capture: Capture,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    micro_batches: int,
+) -> WholeBatch:
+    """The batch, cut into micro-batches that the capture holds for."""
+    leaves, layout = flatten((args, kwargs))
+    refuse_tangents([*leaves, *model.parameters()])
+    if layout != capture.signature.input:
+        raise CaptureError("the arguments have another structure than those of the capture")
+    batch = WholeBatch(capture.signature, args, kwargs, micro_batches, varying_outputs(capture))
+    _require_rows(capture, batch)
+    return batch
+
+
+def _placement(programs: Sequence[RankProgram], stages: int) -> Placement:
+    """Where the stages' own tensors are: of a stage with copies, where its first micro-batch runs."""
+    home = {stage: rank for (stage, _), rank in sorted(homes_of(programs).items(), reverse=True)}
+    return Placement(tuple(home[stage] for stage in range(stages)))
 
 
 def _require_rows(capture: Capture, batch: WholeBatch) -> None:

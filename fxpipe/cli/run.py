@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from fxpipe.cli.arguments import (
     Seed,
     Stages,
 )
-from fxpipe.cli.example import load_example
+from fxpipe.cli.example import Example, load_example
 from fxpipe.cli.inputs import read_dynamic
 from fxpipe.cli.line import split_names
 from fxpipe.cli.ranks import chunk_count, device_names, stage_count
@@ -85,8 +86,6 @@ def run(
 
     The loss is the mean square of all floating outputs; nothing is optimised.
     """
-    import torch
-
     names = device_names(devices)
     example = load_example(model, inputs, high, seed, evaluation=False)
     order = read_schedule(schedule)
@@ -107,18 +106,7 @@ def run(
         capture=mode,
         dynamic=read_dynamic(dynamic),
     ) as pipe:
-        timelines: list[Timeline] = []
-        learns = pipe.schedule.has_backward
-        for step in range(steps):
-            batch = (example.args, example.kwargs)
-            with torch.set_grad_enabled(learns):
-                result = pipe.step(inputs=batch, loss_fn=_loss, keep_output=False)
-            pipe.zero_grad()
-            timelines.append(result.timeline)
-            assert result.loss is not None  # keep_output=False drops the output, not the loss
-            took = seconds_text(result.timeline.makespan)
-            typer.echo(f"step {step}: loss {float(result.loss):.6g}, {took}")
-        measured = min(timelines, key=lambda timeline: timeline.makespan)
+        measured = min(_timelines(pipe, example, steps), key=lambda made: made.makespan)
         predicted = pipe.predict(count)
         beside = compare(measured, predicted, pipe.stage_graph, pipe.schedule)
         note = sums_note(pipe.schedule)
@@ -130,6 +118,22 @@ def run(
         folder = out or Path()
         write(folder / "timeline.svg", overlay_svg(measured, predicted))
         write(folder / "timeline.json", chrome_trace(measured, predicted))
+
+
+def _timelines(pipe: fxpipe.Pipeline, example: Example, steps: int) -> Iterator[Timeline]:
+    """Make steps on the example and tell how each one went."""
+    import torch
+
+    learns = pipe.schedule.has_backward
+    for step in range(steps):
+        batch = (example.args, example.kwargs)
+        with torch.set_grad_enabled(learns):
+            result = pipe.step(inputs=batch, loss_fn=_loss, keep_output=False)
+        pipe.zero_grad()
+        assert result.loss is not None  # keep_output=False drops the output, not the loss
+        took = seconds_text(result.timeline.makespan)
+        typer.echo(f"step {step}: loss {float(result.loss):.6g}, {took}")
+        yield result.timeline
 
 
 def _loss(output: Any, target: Any) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -114,11 +116,13 @@ def simulate(
     if model is None:
         micro_batches = chunk_count(chunks, len(names), None, order)
         share = 1.0 if stages is not None else len(names) / count
-        cost = StageCost(
-            forward * share, backward * share, backward * share / 2, _KEPT, input_bytes=1
-        )
+        cost = _stage_cost(forward * share, backward * share)
         cluster = Cluster(len(names), latency, bandwidth)
         timeline = predict(linear(count), [cost] * count, order, cluster, micro_batches)
+        print_grid(timeline, common_unit(timeline))
+        kept_as: Callable[[int], str] = partial(
+            _micro_batches_text, whole=_KEPT * count / len(names)
+        )
     else:
         example = load_example(model, inputs, high, seed, evaluation)
         micro_batches = chunk_count(chunks, len(names), example.rows(), order)
@@ -135,13 +139,8 @@ def simulate(
         )
         cluster = Cluster(len(names), latency, bandwidth, speeds=Cluster.local(names).speeds)
         timeline = predict(made.graph, made.stage_costs(), order, cluster, micro_batches)
-    print_grid(timeline, common_unit(timeline) if model is None else None)
-
-    def micro_batches_text(kept: int) -> str:
-        number = kept * len(names) / (_KEPT * count)
-        return f"{number:.3g} micro-batch" + ("es" if round(number, 2) != 1 else "")
-
-    kept_as = micro_batches_text if model is None else bytes_text
+        print_grid(timeline, None)
+        kept_as = bytes_text
     typer.echo(f"\n{rank_table(timeline, kept_as)}\n")
     typer.echo(
         f"{title(order, schedule)}, {micro_batches} micro-batches, predicted: {step_line(timeline)}"
@@ -149,3 +148,14 @@ def simulate(
     for path, text in ((svg, timeline_svg), (chrome, chrome_trace), (save, to_json)):
         if path is not None:
             write(path, text(timeline))
+
+
+def _stage_cost(forward: float, backward: float) -> StageCost:
+    """A stage without a model; half of its backward is for the weights."""
+    return StageCost(forward, backward, backward / 2, _KEPT, input_bytes=1)
+
+
+def _micro_batches_text(kept: int, whole: float) -> str:
+    """Bytes kept, in micro-batches of `whole` bytes a rank."""
+    number = kept / whole
+    return f"{number:.3g} micro-batch" + ("es" if round(number, 2) != 1 else "")
