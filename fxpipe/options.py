@@ -14,6 +14,7 @@ from fxpipe.ir.split import Replicate, Split, SplitRule
 from fxpipe.schedules.check import check
 from fxpipe.schedules.forms import FORMS
 from fxpipe.schedules.linear import linear
+from fxpipe.schedules.numbers import require_all_stages
 from fxpipe.schedules.registry import resolve
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def check_schedule(options: Options) -> None:
     elif isinstance(schedule, Schedule):
         resolve(schedule, max(stages, ranks), ranks, options.chunks)
         try:
+            require_all_stages(schedule)
             check(schedule, linear(stages))
         except ScheduleError as error:
             error.add_note(

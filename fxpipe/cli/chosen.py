@@ -19,7 +19,7 @@ from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.timeline import Timeline
 from fxpipe.schedules.check import check
 from fxpipe.schedules.forms import FORMS
-from fxpipe.schedules.linear import linear
+from fxpipe.schedules.linear import chain_of
 from fxpipe.schedules.links import check_programs
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.registry import SCHEDULES, Generator, resolve
@@ -92,7 +92,7 @@ class Chosen:
     @cached_property
     def programs(self) -> tuple[RankProgram, ...]:
         """What every rank does, transfers included."""
-        return lower(self.schedule, linear(self.schedule.num_stages))
+        return lower(self.schedule, chain_of(self.schedule))
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -125,7 +125,7 @@ def choose(name: str, counts: Counts, cost: RankCost) -> Chosen:
     """
     found = read_schedule(name)
     schedule = _resolved(found, counts)
-    check(schedule, linear(schedule.num_stages))
+    check(schedule, chain_of(schedule))
     stage = cost.of_stage(schedule.num_stages, schedule.num_ranks)
     is_as_named = isinstance(found, str) and counts.placement is None
     chosen = Chosen(schedule, (stage,) * schedule.num_stages, cost, is_as_named)

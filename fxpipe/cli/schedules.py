@@ -13,6 +13,7 @@ from fxpipe.errors import FormatError, ScheduleError
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.serial import from_json
 from fxpipe.ir.torch_order import from_torch_csv
+from fxpipe.schedules.numbers import require_all_stages
 from fxpipe.schedules.registry import SCHEDULES, Generator
 
 _FILES: Final = (".txt", ".csv", ".json")
@@ -86,6 +87,7 @@ def _read_file(path: Path) -> Schedule:
         raise typer.BadParameter(f"cannot read {path}: {error}") from error
     try:
         schedule = _parsed(content, path)
+        require_all_stages(schedule)
     except (FormatError, ScheduleError) as error:
         raise typer.BadParameter(f"{path}: {error}") from error
     if not schedule.num_stages:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Final
 
 from fxpipe.errors import ScheduleError
@@ -110,10 +111,10 @@ class Schedule:
         copies: dict[tuple[int, ...], int] = {}
         copy_of = []
         for micro_batch, where in sorted(homes.items()):
-            missing = set(range(self.num_stages)) - set(where)
-            if missing:
+            if len(where) < self.num_stages:
+                missing = next(stage for stage in count() if stage not in where)
                 of = f" for micro-batch {micro_batch}" if self.replicas > 1 else ""
-                raise ScheduleError(f"no rank runs stage {min(missing)}{of}")
+                raise ScheduleError(f"no rank runs stage {missing}{of}")
             ranks = tuple(where[stage] for stage in range(self.num_stages))
             copy_of.append(copies.setdefault(ranks, len(copies)))
         first, *others = copies or [()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from fxpipe.errors import IllegalScheduleError
 from fxpipe.ir.action import BACKWARDS, Compute, Kind, Update
@@ -11,6 +12,7 @@ from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
 from fxpipe.schedules.depend import MAKES, Result
 from fxpipe.schedules.layout import Layout, key_text, title_of
+from fxpipe.schedules.numbers import without
 from fxpipe.schedules.progress import finish
 
 _LISTED = 40
@@ -34,13 +36,15 @@ def check(schedule: Schedule, graph: StageGraph, *, given: Collection[Result] = 
     problems = [
         *_foreign(layout),
         *_repeated(layout),
-        *_missing(layout, given),
+        *_empty(layout),
+        *islice(_missing(layout, given), _LISTED),
         *_late(layout),
         *_idle(layout),
         *_updates(layout),
     ]
     if problems:
-        more = [f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+        count = len(problems) + max(0, _count_missing(layout, given) - _LISTED)
+        more = [f"… and {count - _LISTED} more"] if count > _LISTED else []
         lines = [f"  - {line}" for line in (*problems[:_LISTED], *more)]
         raise IllegalScheduleError("\n".join([f"{title_of(schedule)} cannot run:", *lines]))
     finish(layout, given)
@@ -82,18 +86,23 @@ def _repeated(layout: Layout) -> Iterator[str]:
         )
 
 
-def _missing(layout: Layout, given: Collection[Result]) -> Iterator[str]:
-    """Results that nobody makes."""
-    schedule = layout.schedule
+def _empty(layout: Layout) -> Iterator[str]:
+    """No action at all, or none of some micro-batch."""
     if not layout.makers:
         yield "it is empty"
+    elif gap := without(layout.schedule, "micro-batch", lambda action: action.micro_batch):
+        yield gap
+
+
+def _missing(layout: Layout, given: Collection[Result]) -> Iterator[str]:
+    """Results that nobody makes, of micro-batches that have an action."""
     home: dict[int, int] = {}
     home_for: dict[tuple[int, int], int] = {}
     for (_, stage, m), (rank, _) in layout.makers.items():
         home[stage] = home_for[stage, m] = rank
-    expected = _expected(schedule, given)
-    for stage in range(layout.graph.num_stages):
-        for m in range(schedule.num_micro_batches):
+    expected = _expected(layout.schedule, given)
+    for stage in range(layout.graph.num_stages) if expected else ():
+        for m in _micro_batches(layout):
             lacking = tuple(one for one in expected if (one, stage, m) not in layout.makers)
             for kind in _makers_of(lacking):
                 rank = home_for.get((stage, m), home.get(stage, -1))
@@ -101,6 +110,23 @@ def _missing(layout: Layout, given: Collection[Result]) -> Iterator[str]:
                 results = " and ".join(one for one in MAKES[kind] if one in lacking)
                 made = f"{results} of stage {stage}, micro-batch {m}"
                 yield f"{who} lacks {Compute(kind, stage, m)}, which makes the {made}"
+
+
+def _count_missing(layout: Layout, given: Collection[Result]) -> int:
+    """How many lines `_missing` has. O(actions), however many there are."""
+    expected = _expected(layout.schedule, given)
+    made: dict[tuple[int, int], set[Result]] = {}
+    for result, stage, m in layout.makers:
+        made.setdefault((stage, m), set()).add(result)
+    untouched = layout.graph.num_stages * len(_micro_batches(layout)) - len(made)
+    every = sum(1 for _ in _makers_of(tuple(expected)))
+    lacking = (tuple(one for one in expected if one not in found) for found in made.values())
+    return untouched * every + sum(1 for each in lacking for _ in _makers_of(each))
+
+
+def _micro_batches(layout: Layout) -> list[int]:
+    """The micro-batches that have an action, in order."""
+    return sorted({action.micro_batch for _, _, action in layout.entries()})
 
 
 def _makers_of(lacking: tuple[Result, ...]) -> Iterator[Kind]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.spec import TensorSpec
 from fxpipe.ir.stage import HOST, Edge, StageGraph
+from fxpipe.schedules.numbers import require_all_stages
 
 
 def linear(stages: int, nbytes: int = 4) -> StageGraph:
@@ -17,6 +19,17 @@ def linear(stages: int, nbytes: int = 4) -> StageGraph:
     edges = tuple(Edge(f"x{s}", s, (s + 1,), _bytes(nbytes, True)) for s in range(stages - 1))
     source = Edge("x", HOST, (0,), _bytes(nbytes, False))
     return StageGraph(stages, (source,), edges, (f"x{stages - 1}",))
+
+
+def chain_of(schedule: Schedule) -> StageGraph:
+    """The chain of a schedule's stages.
+
+    Raises:
+        IllegalScheduleError: if some stage has no action.
+        ValueError: if there is no stage.
+    """
+    require_all_stages(schedule)
+    return linear(schedule.num_stages)
 
 
 def _bytes(nbytes: int, requires_grad: bool) -> TensorSpec:

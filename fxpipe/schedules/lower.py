@@ -54,12 +54,10 @@ def lower(
     """
     where = placement or schedule.placement
     _require_placed(schedule, where)
-    graphs = [graph] * schedule.num_micro_batches if isinstance(graph, StageGraph) else graph
-    if len(graphs) < schedule.num_micro_batches:
-        raise ScheduleError(
-            f"{len(graphs)} stage graphs for {schedule.num_micro_batches} micro-batches"
-        )
-    routes = _Routes(graphs, where)
+    count = schedule.num_micro_batches
+    if not isinstance(graph, StageGraph) and len(graph) < count:
+        raise ScheduleError(f"{len(graph)} stage graphs for {count} micro-batches")
+    routes = _Routes(graph, where, count)
     links: dict[tuple[int, int], deque[_Parcel]] = {}
     for rank, actions in enumerate(schedule.computes):
         for action in actions:
@@ -132,8 +130,11 @@ _Parcel = tuple[int, _Route, int]
 class _Routes:
     """Which transfers an action waits for and which it causes."""
 
-    def __init__(self, graphs: Sequence[StageGraph], placement: Placement) -> None:
+    def __init__(
+        self, graphs: StageGraph | Sequence[StageGraph], placement: Placement, count: int
+    ) -> None:
         self._graphs = graphs
+        self._count = count
         self._placement = placement
         self._numbers: dict[_Route, int] = {}
         self._known: dict[tuple[int, tuple[int, ...], Kind, int, bool], list[tuple[int, _Route]]]
@@ -149,15 +150,15 @@ class _Routes:
 
     def _parcels(self, action: Compute, *, into: bool) -> Iterator[_Parcel]:
         m = action.micro_batch
-        graph, ranks = self._graphs[m], self._placement.ranks_for(m)
+        graph = self._graphs if isinstance(self._graphs, StageGraph) else self._graphs[m]
+        ranks = self._placement.ranks_for(m)
         # Graphs are compared by identity here: hashing one would walk through all its specs.
         key = (id(graph), ranks, action.kind, action.stage, into)
         if key not in self._known:
             find = routes_in if into else routes_out
             self._known[key] = list(self._crossing(find(action.kind, action.stage, graph), ranks))
-        count = len(self._graphs)
         for number, route in self._known[key]:
-            yield number * count + m, route, m
+            yield number * self._count + m, route, m
 
     def _crossing(
         self, ways: Iterator[Way], ranks: tuple[int, ...]

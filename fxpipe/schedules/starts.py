@@ -11,6 +11,7 @@ from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.schedules.depend import MAKES, Result, needs
 from fxpipe.schedules.linear import linear
+from fxpipe.schedules.numbers import require_all_numbers
 
 
 def unit_starts(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -19,8 +20,9 @@ def unit_starts(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     A fused cell takes a unit for each of its actions, an update none.
 
     Raises:
-        ScheduleError: if the ranks wait for one another.
+        ScheduleError: if the ranks wait for one another, or a stage or micro-batch has no action.
     """
+    require_all_numbers(schedule)
     rows = list(_Rows(schedule))
     ends = [-1] * (len(Result) * schedule.num_stages * schedule.num_micro_batches)
     waiting: dict[int, list[int]] = {}

@@ -10,7 +10,7 @@ from fxpipe.ir.stage import StageGraph
 from fxpipe.ir.timeline import Timeline
 from fxpipe.schedules.check import check
 from fxpipe.schedules.depend import Result
-from fxpipe.schedules.linear import linear
+from fxpipe.schedules.linear import chain_of
 from fxpipe.schedules.lower import lower
 from fxpipe.simulator.engine import simulate
 
@@ -35,7 +35,7 @@ def unit_timeline(
     Raises:
         ScheduleError: if the schedule is not legal.
     """
-    graph = graph or linear(schedule.num_stages)
+    graph = graph or chain_of(schedule)
     check(schedule, graph, given=given)
     cost = StageCost(1.0, backward, weight=backward / 2, saved_bytes=1)
     return simulate(lower(schedule, graph), [cost] * graph.num_stages)

@@ -98,6 +98,13 @@ def test_every_problem_is_listed_up_to_a_limit() -> None:
     assert message.endswith("… and 59 more")
 
 
+def test_what_is_missing_is_counted_not_listed() -> None:
+    message = _refused("0F0 0F1 0B1", linear(10**5))
+    assert message.splitlines()[1].startswith("  - rank 0 lacks 0B0, which makes")
+    assert len(message.splitlines()) == 42
+    assert message.endswith(f"… and {2 * 2 * 10**5 - 3 - 40} more")
+
+
 def test_ranks_that_wait_for_one_another() -> None:
     with pytest.raises(DeadlockError) as caught:
         check(Schedule.from_text("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0"), linear(2))
