@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fxpipe.generators import States
+from fxpipe.runtime.loss_draws import Before
 from fxpipe.runtime.recompute import Found
 from fxpipe.runtime.values import Edges, Gradients, map_tensors, tensors_in
 from fxpipe.runtime.weight_queue import WeightQueue
@@ -65,7 +65,7 @@ class Frame:
         self.later: list[Gradients] = [None] * (writes + reads)
         self.handed: list[Gradients] = [None] * reads
         self.root: Tensor | None = None
-        self.loss_draws: States | None = None
+        self.loss_draws: Before | None = None
         self.outputs: list[Edges] = []
         self.buffers: Found | None = None
         self.replay: Found | None = None

@@ -11,10 +11,10 @@ forward again, the loss is computed again too, and must not draw anew:
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -23,44 +23,51 @@ from fxpipe.generators import Generators, PythonGenerators, States
 from fxpipe.held import generators_in
 from fxpipe.runtime.rng import default_generator, one_at_a_time
 
+Before: TypeAlias = tuple[States, States | None]
+"""The states that a loss began with: of torch's generators, and of others if they are looked at."""
+
 
 class LossDraws:
-    """The generators that a loss may draw from.
+    """The generators that the losses of one step may draw from.
+
+    To look at those of ``random`` and NumPy takes longer than a small loss: if the first loss of a step
+    draws from none of them, the others are taken to be like it.
 
     Args:
-        loss_fn: the loss; None: the model's own, whose draws have keys.
+        loss_fn: the loss.
         device: of the last stage.
     """
 
     def __init__(self, loss_fn: Any, device: torch.device) -> None:
-        held = [] if loss_fn is None else generators_of(loss_fn)
+        held = generators_of(loss_fn)
         devices = dict.fromkeys((torch.device("cpu"), device))
         torchs = [default_generator(each) for each in devices]
         torchs += [each for each in held if isinstance(each, torch.Generator)]
-        self._all = Generators([*torchs, *_without(held, torchs)], python=True)
-        self._python = PythonGenerators(held)
-        self._torchs = torchs
-        self._before: tuple[Any, ...] = ()
+        others = [each for each in held if not isinstance(each, torch.Generator)]
+        self._torchs = Generators({id(each): each for each in torchs}.values(), python=False)
+        self._others = PythonGenerators(others)
+        self._holds_others = bool(others)
+        self._looks = True
+        self._start: tuple[Any, ...] = ()
 
-    def begin(self) -> States:
-        """The states that the loss begins with."""
-        self._before = self._now()
-        return self._all.states()
+    def begin(self) -> Before:
+        """The states that a loss begins with."""
+        self._start = self._others.now() if self._looks else ()
+        return self._torchs.states(), self._others.states() if self._looks else None
 
-    def moved(self) -> bool:
-        """Whether any number was drawn since `begin`."""
-        before, self._before = self._before, ()
-        return self._now() != before
+    def moved(self, before: Before) -> bool:
+        """Whether any number was drawn since `begin`, which gave the states `before`."""
+        others = self._looks and self._others.now() != self._start
+        self._start, self._looks = (), others or self._holds_others
+        return others or not all(map(torch.equal, self._torchs.states(), before[0]))
 
     @contextmanager
-    def replayed(self, before: States) -> Iterator[None]:
+    def replayed(self, before: Before) -> Iterator[None]:
         """Inside, the loss draws what it drew from those states on; afterwards all is as it was."""
-        with one_at_a_time(), self._all.replayed(before):
-            yield
-
-    def _now(self) -> tuple[Any, ...]:
-        torchs = (bytes(each.get_state().numpy().data) for each in self._torchs)
-        return (*torchs, *self._python.now())
+        torchs, others = before
+        with one_at_a_time(), self._torchs.replayed(torchs):
+            with nullcontext() if others is None else self._others.replayed(others):
+                yield
 
 
 def generators_of(function: Any) -> list[Any]:
@@ -89,8 +96,3 @@ def _reached(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__kwdefaults__ or {}).values()
     names = function.__code__.co_names
     yield from (function.__globals__[name] for name in names if name in function.__globals__)
-
-
-def _without(found: Iterable[Any], others: Iterable[Any]) -> list[Any]:
-    known = {id(each) for each in others}
-    return [each for each in found if id(each) not in known]

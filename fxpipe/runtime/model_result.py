@@ -88,7 +88,7 @@ class ModelResult:
             return
         before = draws.begin()
         yield
-        if draws.moved():
+        if draws.moved(before):
             frame.loss_draws = before
 
 

@@ -47,21 +47,38 @@ def test_where_a_function_has_generators() -> None:
 def test_what_was_drawn_is_drawn_again(draw: Any) -> None:
     draws = LossDraws(draw, CPU)
     before = draws.begin()
-    assert not draws.moved()
-    before = draws.begin()
     first = draw()
-    assert draws.moved()
+    assert draws.moved(before)
     second = draw()
     with draws.replayed(before):
         assert draw() == first
     assert draw() != second, "it goes on where it was"
 
 
+def test_what_draws_nothing() -> None:
+    draws = LossDraws(torch.nn.functional.mse_loss, CPU)
+    assert not draws.moved(draws.begin())
+    before = draws.begin()
+    torch.rand(())
+    assert draws.moved(before), "torch's generators are looked at every time"
+
+
+def test_generators_that_a_loss_holds_are_looked_at_every_time() -> None:
+    held = Held()
+    draws = LossDraws(held.loss, CPU)
+    assert not draws.moved(draws.begin())
+    before = draws.begin()
+    first = held.mine.random()
+    assert draws.moved(before)
+    with draws.replayed(before):
+        assert held.mine.random() == first
+
+
 def test_the_state_goes_on_after_a_replay() -> None:
     torch.manual_seed(0)
     expected = [float(torch.rand(())) for _ in range(3)]
     torch.manual_seed(0)
-    draws = LossDraws(None, CPU)
+    draws = LossDraws(torch.rand, CPU)
     before = draws.begin()
     found = [float(torch.rand(())) for _ in range(2)]
     with draws.replayed(before):
