@@ -59,7 +59,9 @@ class Formula:
         """Whether two values are enough to believe it: a whole multiple, or a quotient."""
         if self.function is ops.affine:
             return self.args[2:] == (1, 0)
-        return self.function is ops.ratio or self.args[2] == 0.0
+        if self.function is ops.affine_float:
+            return bool(self.args[2] == 0.0)
+        return self.function is ops.ratio
 
     def may_round(self, axis: int, step: int = 1) -> bool:
         """Whether it has a fraction of a size, which a number that is rounded may seem to have.

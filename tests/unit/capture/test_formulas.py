@@ -136,3 +136,10 @@ def test_which_sizes_a_formula_has() -> None:
 )
 def test_fractions_may_be_rounded(formula: Formula, rounds: bool) -> None:
     assert formula.may_round(0) is rounds
+
+
+def test_a_product_of_sizes_is_looked_at_once_more() -> None:
+    formula = fit([(4,), (8,)], [16, 64])
+    assert formula is not None
+    assert [formula((n,)) for n in (3, 5)] == [9, 25]
+    assert not formula.is_certain
