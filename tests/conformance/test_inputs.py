@@ -22,14 +22,11 @@ from tests.conformance.pipes import (
     each_setting,
     pair,
 )
+from tests.losses import mean_square
 from tests.reference import run_eager_micro_batches, run_eager_step
 
 ONE = Setting("1f1b", 3, "inline")
 W = 6
-
-
-def square(output: Any, target: Any = None) -> Tensor:
-    return output.square().mean()
 
 
 class Deep(nn.Module):
@@ -64,9 +61,9 @@ def test_a_mask_with_as_many_rows_as_the_batch_stays_whole(setting: Setting) -> 
     with pair(Attention, setting, split={"mask": whole, "positions": whole}) as both:
         for rows in (8, 5):
             args = (x[:rows], mask, positions)
-            found = both.pipe.step(*args, loss_fn=square)
+            found = both.pipe.step(*args, loss_fn=mean_square)
             expected = run_eager_step(
-                both.eager, args, chunks=CHUNKS, loss_fn=square, dims=(0, None, None)
+                both.eager, args, chunks=CHUNKS, loss_fn=mean_square, dims=(0, None, None)
             )
             both.assert_step(found, expected)
             assert torch.equal(found.output, torch.cat(expected.outputs))
@@ -105,9 +102,9 @@ def test_gradients_of_inputs_come_back_as_they_were_cut(setting: Setting) -> Non
     x = draw(5, 7, W).requires_grad_()
     lengths = draw_ints(5, 7)
     with pair(Sequences, setting, split={"x": fxpipe.Split(-2)}) as both:
-        both.pipe.step(x, lengths, loss_fn=square)
+        both.pipe.step(x, lengths, loss_fn=mean_square)
         expected = run_eager_step(
-            both.eager, (x, lengths), chunks=CHUNKS, loss_fn=square, dims=(1, 0)
+            both.eager, (x, lengths), chunks=CHUNKS, loss_fn=mean_square, dims=(1, 0)
         )
         assert torch.equal(x.grad, expected.input_grads[0])
         output = both.pipe(x, lengths)
@@ -127,13 +124,13 @@ def test_rules_reach_into_containers() -> None:
     rules = {"batch_pairs_0": fxpipe.Split(1), "batch_pairs_1": fxpipe.Replicate()}
     with pair(Nested, ONE, split=rules) as both:
         batch = {"x": draw(8, W), "pairs": (draw(W, 8, seed=1), draw(8, seed=2))}
-        found = both.pipe.step(inputs=((batch,), {"scale": 0.5}), loss_fn=square)
+        found = both.pipe.step(inputs=((batch,), {"scale": 0.5}), loss_fn=mean_square)
         expected = run_eager_step(
             both.eager,
             (batch,),
             {"scale": 0.5},
             chunks=CHUNKS,
-            loss_fn=square,
+            loss_fn=mean_square,
             dims=(0, 1, None),
         )
         both.assert_step(found, expected)
@@ -149,8 +146,8 @@ def test_everything_whole_is_one_micro_batch() -> None:
     with pair(Graph, ONE, split=rules) as both:
         for count in (8, 5):
             args = (draw(count, W), draw_ints(count, 2, 9))
-            found = both.pipe.step(*args, loss_fn=square)
-            loss = square(both.eager(*args))
+            found = both.pipe.step(*args, loss_fn=mean_square)
+            loss = mean_square(both.eager(*args))
             loss.backward()
             assert torch.equal(found.loss, loss.detach())
             both.assert_state()
@@ -242,7 +239,7 @@ def test_arguments_called_like_those_of_a_step(setting: Setting) -> None:
         ("scale", 1.0),
         ("scale", 0.5),
         ("weights", "sum"),
-        ("loss_fn", square),
+        ("loss_fn", mean_square),
     ],
 )
 def test_a_name_that_may_be_the_models_is_refused(name: str, value: Any) -> None:
@@ -392,10 +389,10 @@ def test_packed_sequences(setting: Setting) -> None:
     with pair(Packed, setting) as both:
         for _ in range(2):
             found = both.pipe.step(
-                micro_batches=made, loss_fn=square, weights=[2 / 7, 3 / 7, 2 / 7]
+                micro_batches=made, loss_fn=mean_square, weights=[2 / 7, 3 / 7, 2 / 7]
             )
             expected = run_eager_micro_batches(
-                both.eager, made, loss_fn=square, weights=[2 / 7, 3 / 7, 2 / 7], rows=[1, 1, 1]
+                both.eager, made, loss_fn=mean_square, weights=[2 / 7, 3 / 7, 2 / 7], rows=[1, 1, 1]
             )
             both.assert_step(found, expected)
             assert all(map(torch.equal, found.output, expected.outputs))
@@ -418,8 +415,8 @@ def test_ready_made_micro_batches_that_decide_on_their_data() -> None:
         mask[0, 0] = float(n % 2)
         made.append(((draw(2, length, W, seed=n), mask), {}))
     with pair(Decides, ONE) as both:
-        found = both.pipe.step(micro_batches=made, loss_fn=square)
-        expected = run_eager_micro_batches(both.eager, made, loss_fn=square, rows=[2] * 5)
+        found = both.pipe.step(micro_batches=made, loss_fn=mean_square)
+        expected = run_eager_micro_batches(both.eager, made, loss_fn=mean_square, rows=[2] * 5)
         both.assert_step(found, expected)
 
 
@@ -483,13 +480,13 @@ def test_containers_flags_strings_and_tensors_that_nobody_reads(setting: Setting
     with pair(Anything, setting) as both:
         for rows in (8, 3):
             args, kwargs = arguments(rows)
-            found = both.pipe.step(*args, loss_fn=square, **kwargs)
-            expected = run_eager_step(both.eager, args, kwargs, chunks=CHUNKS, loss_fn=square)
+            found = both.pipe.step(*args, loss_fn=mean_square, **kwargs)
+            expected = run_eager_step(both.eager, args, kwargs, chunks=CHUNKS, loss_fn=mean_square)
             both.assert_step(found, expected)
         args[0].label = "b"
-        found = both.pipe.step(*args, loss_fn=square, mode="other")
+        found = both.pipe.step(*args, loss_fn=mean_square, mode="other")
         expected = run_eager_step(
-            both.eager, args, {"mode": "other"}, chunks=CHUNKS, loss_fn=square
+            both.eager, args, {"mode": "other"}, chunks=CHUNKS, loss_fn=mean_square
         )
         both.assert_step(found, expected)
 
@@ -509,9 +506,9 @@ def test_inputs_that_the_model_writes_into(setting: Setting, recompute: str) -> 
     """Each micro-batch has a copy: none sees what the others have counted."""
     with pair(Writes, setting, recompute=recompute) as both:
         x, count = draw(8, W), torch.zeros(3 * W)[:W]
-        found = both.pipe.step(x, count, loss_fn=square)
+        found = both.pipe.step(x, count, loss_fn=mean_square)
         expected = run_eager_step(
-            both.eager, (draw(8, W), torch.zeros(W)), chunks=CHUNKS, loss_fn=square
+            both.eager, (draw(8, W), torch.zeros(W)), chunks=CHUNKS, loss_fn=mean_square
         )
         both.assert_step(found, expected)
         assert torch.equal(found.output, torch.cat(expected.outputs))
@@ -555,7 +552,7 @@ def test_containers_that_the_model_changes_are_each_micro_batch_s_own(recompute:
     with pair(Changes, ONE, recompute=recompute) as both:
         batch: dict[str, Tensor] = {"x": draw(8, W), "shift": draw(8, W, seed=1)}
         seen: list[Tensor] = []
-        found = both.pipe.step(batch, seen, loss_fn=square)
+        found = both.pipe.step(batch, seen, loss_fn=mean_square)
         assert list(batch) == ["x", "shift"]
         assert seen == []
         calls = [
@@ -565,7 +562,7 @@ def test_containers_that_the_model_changes_are_each_micro_batch_s_own(recompute:
             )
         ]
         expected = run_eager_micro_batches(
-            both.eager, calls, loss_fn=square, weights=[0.25] * 4, rows=[2] * 4
+            both.eager, calls, loss_fn=mean_square, weights=[0.25] * 4, rows=[2] * 4
         )
         both.assert_step(found, expected)
 

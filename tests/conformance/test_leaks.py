@@ -19,6 +19,7 @@ import fxpipe
 from tests.conformance.harness import BACKENDS
 from tests.conformance.pipes import draw, each_recompute
 from tests.conformance.test_threads import wait_until_ended
+from tests.losses import mean_square
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_schedule = pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
@@ -102,10 +103,6 @@ class Network(nn.Module):
         return [self.first, self.second, self.third]
 
 
-def loss_of(output: Tensor, target: object = None) -> Tensor:
-    return output.square().mean()
-
-
 def failing_loss(output: Tensor, target: object) -> Tensor:
     raise MineError("loss")
 
@@ -118,16 +115,16 @@ Pipe = fxpipe.Pipeline
 
 
 def whole_step(pipe: Pipe, model: Network) -> None:
-    assert pipe.step(draw(ROWS, WIDTH), loss_fn=loss_of).output.shape == (ROWS, WIDTH)
+    assert pipe.step(draw(ROWS, WIDTH), loss_fn=mean_square).output.shape == (ROWS, WIDTH)
 
 
 def whole_call(pipe: Pipe, model: Network) -> None:
-    loss_of(pipe(draw(ROWS, WIDTH))).backward()
+    mean_square(pipe(draw(ROWS, WIDTH))).backward()
 
 
 def gradients_of_inputs(pipe: Pipe, model: Network) -> None:
     x = draw(ROWS, WIDTH).requires_grad_()
-    (grad,) = torch.autograd.grad(loss_of(pipe(x)), x)
+    (grad,) = torch.autograd.grad(mean_square(pipe(x)), x)
     assert grad.shape == x.shape
 
 
@@ -155,7 +152,7 @@ def step_fails(
 ) -> Any:
     def run(pipe: Pipe, model: Network) -> None:
         with failing(model, place, probe, at), pytest.raises(error):
-            pipe.step(draw(ROWS, WIDTH), loss_fn=loss_of)
+            pipe.step(draw(ROWS, WIDTH), loss_fn=mean_square)
 
     return run
 
@@ -163,7 +160,7 @@ def step_fails(
 def call_fails(place: str, error: type[BaseException] = MineError) -> Any:
     def run(pipe: Pipe, model: Network) -> None:
         with failing(model, place, 1, 2), pytest.raises(error):
-            loss_of(pipe(draw(ROWS, WIDTH))).backward()
+            mean_square(pipe(draw(ROWS, WIDTH))).backward()
 
     return run
 
@@ -191,16 +188,16 @@ def hook_fails(pipe: Pipe, model: Network) -> None:
     ):
         hook = register(failing_hook)
         with pytest.raises(MineError):
-            pipe.step(draw(ROWS, WIDTH), loss_fn=loss_of)
+            pipe.step(draw(ROWS, WIDTH), loss_fn=mean_square)
         with pytest.raises(MineError):
-            loss_of(pipe(draw(ROWS, WIDTH))).backward()
+            mean_square(pipe(draw(ROWS, WIDTH))).backward()
         hook.remove()
 
 
 def joining_fails(pipe: Pipe, model: Network) -> None:
     """What is wrong with a target shows when it is cut; the optimiser fails after the step."""
     with pytest.raises(ValueError, match="rows"):
-        pipe.step(draw(ROWS, WIDTH), target=draw(ROWS - 1), loss_fn=loss_of)
+        pipe.step(draw(ROWS, WIDTH), target=draw(ROWS - 1), loss_fn=mean_square)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     whole_step(pipe, model)
     hook = optimizer.register_step_pre_hook(failing_hook)
@@ -315,12 +312,12 @@ def test_a_thousand_steps(backend: str) -> None:
             del del_me
         elif at % 20 == 7:
             with failing(model, "backward", at % 3, 2), pytest.raises(MineError):
-                pipe.step(x, loss_fn=loss_of)
+                pipe.step(x, loss_fn=mean_square)
         elif at % 20 == 11:
             with torch.no_grad():
                 pipe(x)
         else:
-            pipe.step(x, loss_fn=loss_of)
+            pipe.step(x, loss_fn=mean_square)
         for probe in model.probes:
             probe.seen.clear()
 
@@ -364,7 +361,7 @@ def test_a_result_keeps_what_its_backward_needs_and_nothing_more(backend: str) -
     with compiled(model, backend) as kept:
         pipe = kept.replace(schedule="gpipe")
     del kept
-    loss = loss_of(pipe(draw(ROWS, WIDTH)))
+    loss = mean_square(pipe(draw(ROWS, WIDTH)))
     ref = weakref.ref(pipe._recordings)
     del pipe
     gc.collect()

@@ -23,7 +23,9 @@ import fxpipe
 from fxpipe import joined
 from tests.conformance.harness import BACKENDS, differences, state_of
 from tests.conformance.pipes import draw, each_recompute
-from tests.conformance.test_leaks import CHUNKS, ROWS, WIDTH, MineError, Network, failing, loss_of
+from tests.conformance.test_leaks import CHUNKS, ROWS, WIDTH, MineError, Network, failing
+from tests.equivalence.compare import buffers_of
+from tests.losses import mean_square
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_setting = [
@@ -58,7 +60,7 @@ def generators() -> tuple[Any, ...]:
 
 
 def step(pipe: fxpipe.Pipeline, **options: Any) -> Tensor:
-    options = {"loss_fn": loss_of, **options}
+    options = {"loss_fn": mean_square, **options}
     found = pipe.step(draw(ROWS, WIDTH), **options)
     assert found.loss is not None
     return found.loss
@@ -136,13 +138,13 @@ def test_the_next_step_has_the_bits_of_a_fresh_pipeline(
         torch.manual_seed(5)
         model.load_state_dict(start)
         model.zero_grad()
-        before, buffers, steps = generators(), _buffers(model), pipe.steps_done
+        before, buffers, steps = generators(), buffers_of(model), pipe.steps_done
         try:
             with pytest.raises(error) as caught:
                 run()
             assert_told(caught.value, stages)
             assert generators() == before
-            assert differences(_buffers(model), buffers) == []
+            assert differences(buffers_of(model), buffers) == []
             assert pipe.steps_done == steps
             assert set(vars(model.norm)) == set(vars(fresh.norm))
             model.zero_grad()
@@ -153,10 +155,6 @@ def test_the_next_step_has_the_bits_of_a_fresh_pipeline(
             failure.add_note(f"after: {name}")
             raise
     pipe.close()
-
-
-def _buffers(model: nn.Module) -> dict[str, Tensor | None]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
 def assert_told(error: BaseException, stages: int) -> None:
@@ -235,14 +233,14 @@ def test_memory_runs_out_while_results_are_joined(
         with nullcontext() if grad else torch.no_grad():
             pipe(draw(ROWS, WIDTH))
         step(pipe)
-        before, buffers = generators(), _buffers(model)
+        before, buffers = generators(), buffers_of(model)
         with monkeypatch.context() as patch:
             patch.setattr(joined, "gather", gather)
             with pytest.raises(torch.OutOfMemoryError):
                 step(pipe)
             with nullcontext() if grad else torch.no_grad(), pytest.raises(torch.OutOfMemoryError):
                 pipe(draw(ROWS, WIDTH))
-        assert differences(_buffers(model), buffers) == []
+        assert differences(buffers_of(model), buffers) == []
         assert generators() == before
         step(pipe)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fxpipe.runtime.backends.inline import InlineBackend
 from fxpipe.runtime.batch_norm import Statistics
 from tests.conformance.harness import BACKENDS, Rig, build, differences, same, state_of
 from tests.conformance.networks import Chain, Containers, ManyReaders, Noisy, Normed, SkipNet, Tied
+from tests.losses import cross_entropy
 from tests.reference import run_eager_step
 
 Loss = Callable[[Any, Any], Tensor]
@@ -89,9 +89,9 @@ def test_tied_parameters_agree_up_to_rounding(
     target = words(8)[0]
     for n in range(3):
         outcome = rig.step(
-            *words(8), schedule=schedule, number=n, loss_fn=_cross_entropy, target=target
+            *words(8), schedule=schedule, number=n, loss_fn=cross_entropy, target=target
         )
-        expected = run_eager_step(eager, words(8), chunks=4, loss_fn=_cross_entropy, target=target)
+        expected = run_eager_step(eager, words(8), chunks=4, loss_fn=cross_entropy, target=target)
         assert torch.equal(outcome.loss, expected.loss)
         mine, theirs = model.embed.weight.grad, eager.embed.weight.grad
         assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-7)
@@ -99,10 +99,6 @@ def test_tied_parameters_agree_up_to_rounding(
     assert len(fired) == 3 * 2  # once per stage that reads it, at the end of each step
     assert model.head.weight is model.embed.weight
     rig.backend.close()
-
-
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
 @each_backend

@@ -18,6 +18,7 @@ from fxpipe.errors import CaptureError, ExecutionError
 from fxpipe.runtime.backends.local import LocalBackend
 from tests.conformance.harness import BACKENDS, differences, state_of
 from tests.conformance.pipes import draw
+from tests.losses import mean_square
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_norm = pytest.mark.parametrize("batch_norm", ["deferred", "per_micro_batch"])
@@ -34,10 +35,6 @@ def network() -> nn.Sequential:
 def compiled(model: nn.Module, **options: Any) -> fxpipe.Pipeline:
     options = {"chunks": 4, "costs": "estimate", "threads_per_rank": 1, **options}
     return fxpipe.compile(model, ["cpu", "cpu"], **options)
-
-
-def square(output: Tensor, target: object = None) -> Tensor:
-    return output.square().mean()
 
 
 def in_threads(*runs: Callable[[], object]) -> list[BaseException]:
@@ -60,11 +57,11 @@ def in_threads(*runs: Callable[[], object]) -> list[BaseException]:
 
 
 def step(pipe: fxpipe.Pipeline) -> None:
-    pipe.step(draw(8, 8), loss_fn=square)
+    pipe.step(draw(8, 8), loss_fn=mean_square)
 
 
 def call(pipe: fxpipe.Pipeline) -> None:
-    square(pipe(draw(8, 8))).backward()
+    mean_square(pipe(draw(8, 8))).backward()
 
 
 def several(run: Callable[[fxpipe.Pipeline], None], pipe: fxpipe.Pipeline) -> Callable[[], None]:
@@ -157,7 +154,7 @@ def test_a_pipeline_inside_its_own_step_is_refused(backend: str) -> None:
             hook = model[3].weight.register_hook(calls)
             refuse_inside(lambda: step(pipe))
             hook.remove()
-            output = square(pipe(draw(8, 8)))
+            output = mean_square(pipe(draw(8, 8)))
             hook = model[3].weight.register_hook(calls)
             refuse_inside(output.backward)
             hook.remove()
@@ -212,7 +209,7 @@ def test_two_that_call_each_other_from_two_threads(backend: str) -> None:
                 both.wait(timeout=30)
             with torch.no_grad():
                 pipes[1 - at](draw(8, 8))
-            return square(output)
+            return mean_square(output)
 
         return lambda: pipes[at].step(draw(8, 8), loss_fn=loss)
 
@@ -252,7 +249,7 @@ def test_a_backend_that_is_used_inside_of_its_own_step_is_refused() -> None:
 
     def loss(output: Tensor, target: object) -> Tensor:
         step(other)
-        return square(output)
+        return mean_square(output)
 
     with pytest.raises(ExecutionError, match="a backend of its own"):
         pipe.step(draw(8, 8), loss_fn=loss)
@@ -274,7 +271,7 @@ def test_a_common_backend_is_waited_for_together_with_the_model() -> None:
         inside.set()
         with torch.no_grad():
             third(draw(8, 8))
-        return square(output)
+        return mean_square(output)
 
     def waits() -> None:
         inside.wait(timeout=30)
@@ -299,7 +296,7 @@ def test_ctrl_c_while_another_thread_has_the_turn(common: str) -> None:
         if not inside.is_set():
             inside.set()
             interrupted.wait(timeout=30)
-        return square(output)
+        return mean_square(output)
 
     thread = threading.Thread(target=lambda: other.step(draw(8, 8), loss_fn=loss))
     thread.start()
@@ -338,7 +335,7 @@ def test_steps_of_two_threads_with_an_optimiser(backend: str) -> None:
             assert held == []
 
         optimizer.register_step_pre_hook(update)
-        pipe.step(draw(8, 8), loss_fn=square, optimizer=optimizer)
+        pipe.step(draw(8, 8), loss_fn=mean_square, optimizer=optimizer)
         deadline = time.monotonic() + 30
         while not held and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -350,7 +347,7 @@ def test_a_step_on_the_result_of_a_call(backend: str) -> None:
     """The step's gradient of its input goes back through the call, which has a turn of its own."""
     model, eager = network().eval(), network().eval()
     with compiled(model, backend=backend) as pipe:
-        pipe.step(pipe(draw(8, 8)), loss_fn=square)
-    square(eager(eager(draw(8, 8)))).backward()
+        pipe.step(pipe(draw(8, 8)), loss_fn=mean_square)
+    mean_square(eager(eager(draw(8, 8)))).backward()
     for one, other in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fxpipe
 from tests.equivalence.split_models import MODELS, WIDTH, Convolutions
-from tests.equivalence.test_schedules import Decoder, cross_entropy, squares, unet
+from tests.equivalence.test_schedules import Decoder, cross_entropy, decoder, squares, unet
 from tests.reference import run_eager_step
 
 TWO_COPIES = ("dualpipe", "chimera")
@@ -29,11 +29,6 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
-
-
-def decoder() -> Made:
-    ids = torch.randint(0, 23, (8, 6))
-    return Decoder(), ids, ids
 
 
 @contextmanager

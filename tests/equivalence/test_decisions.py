@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import fxpipe
 from fxpipe.errors import CaptureError
 from tests.equivalence.compare import same
+from tests.losses import mean_square
 from tests.reference import run_eager_step
 
 
@@ -112,10 +113,6 @@ class Smooths(Net):
         return self.rest(h)
 
 
-def loss_fn(output: Tensor, target: Any = None) -> Tensor:
-    return output.square().mean()
-
-
 CASES: list[tuple[Callable[[], Net], int]] = [
     (Counts, 2), (Initialises, 2), (Replaces, 2), (Turns, 2), (Asks, 3), (Smooths, 2),
 ]  # fmt: skip
@@ -133,8 +130,8 @@ def test_steps(make: Callable[[], Net], ways: int, recompute: Any) -> None:
     ) as pipe:
         for _ in range(4):
             x = torch.randn(8, 4)
-            wanted = run_eager_step(eager, (x,), chunks=4, loss_fn=loss_fn)
-            same(pipe.step(x, loss_fn=loss_fn).loss, wanted.loss, "loss")
+            wanted = run_eager_step(eager, (x,), chunks=4, loss_fn=mean_square)
+            same(pipe.step(x, loss_fn=mean_square).loss, wanted.loss, "loss")
         assert pipe._made.capture.leaves == ()
         (situation,) = pipe._recordings._situations.values()
         assert len(situation.siblings) >= ways
@@ -157,7 +154,7 @@ def test_calls(make: Callable[[], Net]) -> None:
             parts = [eager(part) for part in x.tensor_split(4)]
             output = pipe(x)
             same(output.detach(), torch.cat(parts).detach(), "output")
-            loss_fn(output).backward()
+            mean_square(output).backward()
             torch.cat(parts).square().mean().backward()
     for (name, one), two in zip(model.named_buffers(), eager.buffers(), strict=True):
         same(one, two, name)
@@ -180,12 +177,12 @@ def test_more_ways_than_allowed_are_told_with_the_line() -> None:
     with fxpipe.compile(
         model, ["cpu"] * 2, 4, costs="estimate", threads_per_rank=1, max_variants=3
     ) as pipe:
-        pipe.step(x, torch.tensor([1, 2, 3, 3]), loss_fn=loss_fn)
+        pipe.step(x, torch.tensor([1, 2, 3, 3]), loss_fn=mean_square)
         with pytest.raises(CaptureError, match="in more than 3 ways") as caught:
-            pipe.step(x, torch.tensor([1, 2, 3, 4]), loss_fn=loss_fn)
+            pipe.step(x, torch.tensor([1, 2, 3, 4]), loss_fn=mean_square)
         assert "for _ in range(int(times.max())):" in str(caught.value)
         assert "raise max_variants" in str(caught.value)
-        pipe.step(x, torch.tensor([3, 3, 1, 2]), loss_fn=loss_fn)
+        pipe.step(x, torch.tensor([3, 3, 1, 2]), loss_fn=mean_square)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import fxpipe
 from tests.equivalence.compare import same
+from tests.losses import mean_square
 from tests.reference import run_eager_step
 from tests.unit.capture.test_general import Attention, UNet
 
@@ -66,13 +67,9 @@ def of_words(output: Any, target: Any) -> Tensor:
     return output["logits"].square().mean() / output["steps"]
 
 
-def of_images(output: Any, target: Any) -> Tensor:
-    return output.square().mean()
-
-
 CASES = {
     "words": (Decoder, words, of_words, {"ids": {1: "length"}, "mask": {1: "length"}}),
-    "images": (UNet, images, of_images, {"x": {2: "height", -1: "width"}}),
+    "images": (UNet, images, mean_square, {"x": {2: "height", -1: "width"}}),
 }
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import fxpipe
 from tests.equivalence.compare import same
+from tests.losses import mean_square
 from tests.reference import run_eager_step
 
 
@@ -50,10 +51,6 @@ def seed() -> None:
     np.random.seed(11)
 
 
-def loss_fn(output: Tensor, target: Any) -> Tensor:
-    return output.square().mean()
-
-
 @pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_steps_draw_as_eager_micro_batches_do(recompute: str, schedule: str) -> None:
@@ -70,10 +67,10 @@ def test_steps_draw_as_eager_micro_batches_do(recompute: str, schedule: str) -> 
             "skips.1",
         ]
         seed()
-        losses = [pipe.step(x, loss_fn=loss_fn).loss for _ in range(3)]
+        losses = [pipe.step(x, loss_fn=mean_square).loss for _ in range(3)]
         drawn = random.random(), np.random.rand()
     seed()
-    wanted = [run_eager_step(eager, (x,), chunks=4, loss_fn=loss_fn).loss for _ in range(3)]
+    wanted = [run_eager_step(eager, (x,), chunks=4, loss_fn=mean_square).loss for _ in range(3)]
     assert drawn == (random.random(), np.random.rand())
     for one, two in zip(losses, wanted, strict=True):
         same(one, two, "loss")
@@ -122,10 +119,10 @@ def test_generators_of_several_kinds_and_stages(cut: str, backend: str, recomput
     with fxpipe.compile(model, ["cpu"] * 2, 4, costs="estimate", cuts=[cut], **options) as pipe:
         for _ in range(2):
             seed()
-            found = pipe.step(x, loss_fn=loss_fn)
+            found = pipe.step(x, loss_fn=mean_square)
             after = random.random(), np.random.rand()
             seed()
-            expected = run_eager_step(eager, (x,), {}, chunks=4, loss_fn=loss_fn)
+            expected = run_eager_step(eager, (x,), {}, chunks=4, loss_fn=mean_square)
             assert after == (random.random(), np.random.rand())
             assert torch.equal(found.loss, expected.loss)
             for one, other in zip(model.parameters(), eager.parameters(), strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import fxpipe
 from fxpipe.capture.elsewhere import Elsewhere
 from fxpipe.schedules.registry import SCHEDULES
+from tests.losses import mean_square
 
 Rows = Callable[[Tensor], bool]
 
@@ -48,10 +49,6 @@ MODELS = [(Own, None), (inside, ["1"]), (inside, ["0.b"])]
 IDS = ["own forward", "called submodule", "divided submodule"]
 
 
-def loss_fn(output: Tensor, target: Any = None) -> Tensor:
-    return output.square().mean()
-
-
 def is_eager(pipe: fxpipe.Pipeline, plain: nn.Module, x: Tensor) -> None:
     """A step and a call are those of eager micro-batches."""
     parts = x.tensor_split(min(4, len(x)))
@@ -59,10 +56,10 @@ def is_eager(pipe: fxpipe.Pipeline, plain: nn.Module, x: Tensor) -> None:
     plain.zero_grad()
     total = torch.zeros(())
     for part in parts:
-        loss = loss_fn(plain(part)) * (len(part) / len(x))
+        loss = mean_square(plain(part)) * (len(part) / len(x))
         loss.backward()
         total = total + loss.detach()
-    made = pipe.step(x, loss_fn=loss_fn)
+    made = pipe.step(x, loss_fn=mean_square)
     assert made.loss is not None
     assert torch.equal(made.loss, total)
     for ours, theirs in zip(pipe.parameters(), plain.parameters(), strict=True):
@@ -146,7 +143,7 @@ def test_ready_made_micro_batches() -> None:
     plain = copy.deepcopy(model)
     calls = [((torch.randn(rows, 8),), {}) for rows in (4, 1, 9)]
     with piped(model) as pipe:
-        output = pipe.step(micro_batches=calls, loss_fn=loss_fn).output
+        output = pipe.step(micro_batches=calls, loss_fn=mean_square).output
     for (args, _), found in zip(calls, output, strict=True):
         assert torch.equal(found, plain(*args))
 
@@ -221,7 +218,7 @@ def test_rows_that_lose_their_dimension_are_joined(width: int, count: int) -> No
         expected.square().mean().backward()
         for ours, theirs in zip(pipe.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad)
-        assert pipe.step(x, loss_fn=loss_fn).output.shape == expected.shape
+        assert pipe.step(x, loss_fn=mean_square).output.shape == expected.shape
 
 
 @pytest.mark.parametrize("count", [6, 40])
@@ -232,7 +229,7 @@ def test_a_single_capture_does_not_run_what_it_was_not_recorded_for(count: int) 
         graph = fxpipe.link(capture, plan)
         stages = fxpipe.generate(capture, plan, graph, model)
         programs = fxpipe.lower(SCHEDULES["1f1b"](2, 2, 4), graph)
-        return fxpipe.run(model, capture, stages, graph, programs, (x,), loss_fn=loss_fn)
+        return fxpipe.run(model, capture, stages, graph, programs, (x,), loss_fn=mean_square)
 
     x = torch.randn(count, 8)
     with pytest.raises(fxpipe.CaptureError, match="something else with them than with the 2 to 4"):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxpipe
@@ -17,6 +16,7 @@ from examples.models.unet import UNet
 from fxpipe.schedules.registry import SCHEDULES
 from tests.equivalence.compare import grads_of, same_grads
 from tests.equivalence.split_models import MODELS, WIDTH, Block, Convolutions
+from tests.losses import cross_entropy
 from tests.reference import run_eager_step
 
 TWO_COPIES = ("dualpipe", "chimera")
@@ -61,10 +61,6 @@ def unet() -> tuple[nn.Module, Tensor, Tensor]:
 
 def squares(output: Tensor, target: Tensor) -> Tensor:
     return (output - target.mean()).square().mean()
-
-
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
 def compare(

@@ -12,15 +12,10 @@ from torch import Tensor, nn, optim
 
 import fxpipe
 from fxpipe.ir.action import Update
-from tests.equivalence.test_schedules import Decoder, cross_entropy, squares, unet
+from tests.equivalence.test_schedules import cross_entropy, decoder, squares, unet
 
 Made = tuple[nn.Module, Tensor, Tensor]
 Make = Callable[[list[dict[str, Any]]], optim.Optimizer]
-
-
-def decoder() -> Made:
-    ids = torch.randint(0, 23, (8, 6))
-    return Decoder(), ids, ids
 
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:

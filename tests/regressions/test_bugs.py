@@ -18,12 +18,9 @@ from torch.utils.checkpoint import checkpoint
 import fxpipe
 from fxpipe.analysis.cuts import legal_cuts
 from fxpipe.capture.guards import failed_guard
+from tests.losses import mean_square
 from tests.reference import run_eager_step
 from tests.unit.capture.small import Codebook
-
-
-def mean_square(output: Tensor, target: Any = None) -> Tensor:
-    return output.square().mean()
 
 
 def compiled(model: nn.Module, cut: str = "1", **options: Any) -> fxpipe.Pipeline:

@@ -14,11 +14,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fxpipe
+from tests.losses import mean_square
 from tests.reference import run_eager_step
-
-
-def mean_square(output: Tensor, target: Any = None) -> Tensor:
-    return output.square().mean()
 
 
 def rows(count: int = 6, width: int = 4, seed: int = 1) -> Tensor:

@@ -15,6 +15,7 @@ from fxpipe.errors import (
 )
 from fxpipe.schedules.insert import with_recomputes
 from fxpipe.schedules.registry import SCHEDULES
+from tests.losses import mean_square
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
@@ -30,10 +31,6 @@ class Counted(nn.Linear):
 def model() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(*(Counted(16, 16) for _ in range(4)))
-
-
-def squares(output: Tensor, target: object) -> Tensor:
-    return output.square().mean()
 
 
 def compiled(module: nn.Module, **options: object) -> fxpipe.Pipeline:
@@ -75,7 +72,7 @@ def test_a_recomputation_of_the_schedule_is_run() -> None:
         module = model()
         with compiled(module, schedule=each) as pipe:
             Counted.calls = 0
-            pipe.step(X, loss_fn=squares)
+            pipe.step(X, loss_fn=mean_square)
         counts.append(Counted.calls)
         found.append([parameter.grad for parameter in module.parameters()])
     assert counts == [4 * 4, 4 * 4 + 4 * 2]
@@ -86,18 +83,18 @@ def test_a_step_of_forwards_alone_is_no_training() -> None:
     module = model()
     with compiled(module, schedule="forward") as pipe:
         with pytest.raises(ScheduleError, match=r"forwards only.*Use pipe\(x\)"):
-            pipe.step(X, loss_fn=squares)
+            pipe.step(X, loss_fn=mean_square)
         with pytest.raises(ScheduleError, match="forwards only"):
-            pipe.step(X, loss_fn=squares, optimizer=torch.optim.SGD(pipe.parameters(), 0.1))
+            pipe.step(X, loss_fn=mean_square, optimizer=torch.optim.SGD(pipe.parameters(), 0.1))
         with torch.no_grad():
-            loss = pipe.step(X, loss_fn=squares).loss
-        torch.testing.assert_close(loss, squares(module(X), None).detach())
+            loss = pipe.step(X, loss_fn=mean_square).loss
+        torch.testing.assert_close(loss, mean_square(module(X), None).detach())
         pipe(X).sum().backward()
         assert module[0].weight.grad is not None
         module.requires_grad_(False)
-        assert pipe.step(X, loss_fn=squares).loss == loss
+        assert pipe.step(X, loss_fn=mean_square).loss == loss
         with pytest.raises(ScheduleError, match="forwards only"):
-            pipe.step(X.clone().requires_grad_(), loss_fn=squares)
+            pipe.step(X.clone().requires_grad_(), loss_fn=mean_square)
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
@@ -105,11 +102,11 @@ def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
     with compiled(module) as pipe:
         optimizer = torch.optim.LBFGS(pipe.parameters(), lr=0.1)
         with pytest.raises(TypeError, match=r"LBFGS evaluates the model several times"):
-            pipe.step(X, loss_fn=squares, optimizer=optimizer)
+            pipe.step(X, loss_fn=mean_square, optimizer=optimizer)
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = pipe.step(X, loss_fn=squares).loss
+            loss = pipe.step(X, loss_fn=mean_square).loss
             assert loss is not None
             return loss
 
@@ -135,7 +132,7 @@ def test_a_model_that_cannot_be_cut_so_often_gets_one_stage_per_rank() -> None:
         pipe = compiled(module, schedule="zb-v")
     with pipe:
         assert pipe.plan.num_stages == 2
-        pipe.step(X, loss_fn=squares)
+        pipe.step(X, loss_fn=mean_square)
     with pytest.raises(InfeasiblePlanError):
         compiled(module, schedule="zb-v", stages_per_rank=2)
     with pytest.raises(InfeasiblePlanError):
@@ -145,7 +142,7 @@ def test_a_model_that_cannot_be_cut_so_often_gets_one_stage_per_rank() -> None:
 def test_a_fixed_schedule_brings_its_counts() -> None:
     own = fxpipe.Schedule.from_text("0F0 2F0 0F1 2F1 2B0 0B0 2B1 0B1\n1F0 1F1 1B0 1B1")
     with fxpipe.compile(model(), ["cpu"] * 2, schedule=own, costs="estimate") as pipe:
-        assert pipe.step(X, loss_fn=squares).loss is not None
+        assert pipe.step(X, loss_fn=mean_square).loss is not None
         assert pipe.plan.num_stages == 3
         assert pipe.schedule.num_micro_batches == 2
 
@@ -195,7 +192,7 @@ def test_another_order_of_micro_batches_agrees_up_to_rounding() -> None:
     for schedule in ("gpipe", fxpipe.Schedule.from_text("\n".join(rows))):
         module = model()
         with compiled(module, schedule=schedule) as pipe:
-            pipe.step(X, loss_fn=squares)
+            pipe.step(X, loss_fn=mean_square)
             assert ("up to rounding, not bit for bit" in pipe.report()) == (schedule != "gpipe")
         found.append([parameter.grad for parameter in module.parameters()])
     for one, other in zip(*found, strict=True):

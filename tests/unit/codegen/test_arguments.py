@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.fx
-from torch import nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from fxpipe.codegen.arguments import Arguments
-from fxpipe.codegen.bindings import Bindings
-from fxpipe.codegen.devices import Home
-from fxpipe.codegen.imports import Imports
 from fxpipe.errors import CodegenError
 
 Point = namedtuple("Point", ["x", "y"])
@@ -31,11 +27,6 @@ class Level(enum.IntEnum):
 class Access(enum.Flag):
     READ = 1
     WRITE = 2
-
-
-@pytest.fixture
-def write() -> Arguments:
-    return Arguments(lambda node: node.name, Imports(), Bindings(), Home(nn.Linear(1, 1)))
 
 
 @pytest.fixture

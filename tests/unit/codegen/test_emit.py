@@ -7,24 +7,15 @@ import pytest
 import torch
 import torch.fx
 import torch.nn.functional as F
-from torch import nn
 
 from fxpipe import ops
 from fxpipe.codegen.arguments import Arguments
-from fxpipe.codegen.bindings import Bindings
-from fxpipe.codegen.devices import Home
 from fxpipe.codegen.emit import _METHOD_INFIX, _REFLECTED, expression
-from fxpipe.codegen.imports import Imports
 from fxpipe.errors import CodegenError
 
 graph = torch.fx.Graph()
 x = graph.placeholder("x")
 y = graph.placeholder("y")
-
-
-@pytest.fixture
-def write() -> Arguments:
-    return Arguments(lambda node: node.name, Imports(), Bindings(), Home(nn.Linear(1, 1)))
 
 
 def text(write: Arguments, op: str, target: Any, *args: Any, **kwargs: Any) -> str:

@@ -56,6 +56,11 @@ class HandWritten:
         return result if isinstance(result, tuple) else (result,)
 
 
+def as_it_is(program: StageProgram, bindings: Mapping[str, Any]) -> HandWritten:
+    """A stage that hands on what it reads, with something bound to it."""
+    return HandWritten(lambda x: x, bindings)
+
+
 def runners(
     graph: StageGraph,
     programs: Sequence[StageProgram],

@@ -11,7 +11,7 @@ from fxpipe.errors import ScheduleError
 from fxpipe.ir.stage import StageProgram
 from fxpipe.runtime.copies import bring_together, require_can_be_copied, require_one_loss
 from fxpipe.runtime.weights import StageWeights
-from tests.unit.runtime.stages import HandWritten, program
+from tests.unit.runtime.stages import as_it_is, program
 
 HERE, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 
@@ -28,10 +28,7 @@ STATISTICS = ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked
 
 
 def check(model: nn.Module, of: StageProgram, *, defers_norms: bool = True) -> None:
-    def load(_: StageProgram, bindings: Any) -> HandWritten:
-        return HandWritten(lambda x: x, bindings)
-
-    weights = StageWeights(model, of, {}, load, device=HERE, defers_norms=defers_norms)
+    weights = StageWeights(model, of, {}, as_it_is, device=HERE, defers_norms=defers_norms)
     require_can_be_copied(model, of, weights)
 
 

@@ -13,7 +13,7 @@ from fxpipe.runtime.keyed import keyed_dropout
 from fxpipe.runtime.leaves import NO_LEAVES
 from fxpipe.runtime.rng import mix, scope_hash, step_key
 from fxpipe.runtime.weights import StageWeights, owner_of, tied_parameters
-from tests.unit.runtime.stages import HandWritten, program
+from tests.unit.runtime.stages import as_it_is, program
 
 
 class Model(nn.Module):
@@ -28,11 +28,8 @@ class Model(nn.Module):
 
 
 def weights(model: nn.Module, of: StageProgram, **options: Any) -> StageWeights:
-    def load(_: StageProgram, bindings: Any) -> HandWritten:
-        return HandWritten(lambda x: x, bindings)
-
     return StageWeights(
-        model, of, options.pop("constants", {}), load, device=torch.device("cpu"), **options
+        model, of, options.pop("constants", {}), as_it_is, device=torch.device("cpu"), **options
     )
 
 
