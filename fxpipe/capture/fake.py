@@ -38,6 +38,8 @@ class FakeRecorder(Recorder):
 
     Args:
         fakes: the model's fake parameters, in place.
+
+    Attributes:
         inputs: placeholder → the real input, for decisions that depend on inputs.
     """
 
