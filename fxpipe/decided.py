@@ -73,9 +73,9 @@ class Decided(ModelWrapper):
         return predict_step(self._options, self._made, micro_batches or self._options.chunks)
 
     def report(self) -> str:
-        """Tables: the stages and what they cost, what crosses between them, the predicted step."""
+        """Tables: stages and their costs, what crosses between them or is shared, the predicted step."""
         predicted = self.predict() if self._made.costs is not None else None
-        return report(self._made, predicted, self._options.chunks, self.schedule)
+        return report(self._made, predicted, self._options.chunks, self.schedule, self.module)
 
     @property
     def _made(self) -> Line:

@@ -175,6 +175,19 @@ def test_sums_over_stages_are_the_same_bits_at_every_run() -> None:
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
+def test_what_stages_share_is_reported() -> None:
+    kind = KINDS["three stages"]
+    with kind.pipe(kind.model(), 3) as pipe:
+        report = pipe.report()
+    assert "Parameters that several stages read: 2" in report
+    rows = [line.split() for line in report.splitlines() if line.startswith("  a.")]
+    assert ["a.weight", "256", "B", "0,", "1,", "2", "cpu"] in rows
+    assert ["a.bias", "32", "B", "0,", "1", "cpu"] in rows
+    kind = KINDS["a buffer"]
+    with kind.pipe(kind.model(), 3) as pipe:
+        assert "several stages read" not in pipe.report()
+
+
 def test_a_tied_weight_stays_tied_in_a_plan() -> None:
     kind = KINDS["two names"]
     with kind.pipe(kind.model(), 2) as pipe:
