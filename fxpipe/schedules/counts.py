@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from typing import TypeGuard
+
 from fxpipe.errors import ScheduleError, UnsupportedCountsError
 from fxpipe.ir.plan import Placement
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number, of Python's or NumPy's types."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_counts(stages: int, ranks: int, micro_batches: int) -> None:
     """Refuse counts that no schedule can have.
 
     Raises:
-        ScheduleError: if a count is below one, or a rank would have no stage.
+        ScheduleError: if a count is no whole number or below one, or a rank would have no stage.
     """
     for name, count in (("stages", stages), ("ranks", ranks), ("micro-batches", micro_batches)):
+        if not is_whole(count):
+            raise ScheduleError(f"the number of {name} must be a whole number, got {count!r}")
         if count < 1:
             raise ScheduleError(f"a schedule needs at least one of its {name}, got {count}")
     if ranks > stages:

@@ -58,9 +58,11 @@ def _placements(space: Space, cut: Cut) -> Iterator[Placement]:
     found = dict.fromkeys(space.placements_of(cut))
     for generator in SCHEDULES.values():
         try:
-            found[generator(cut.num_stages, space.ranks, 1).placement] = None
+            placement = generator(cut.num_stages, space.ranks, 1).placement
         except UnsupportedCountsError:
             continue
+        if space.allows_at(cut, placement):
+            found[placement] = None
     yield from (placement for placement in found if not placement.replicas)
 
 

@@ -31,9 +31,11 @@ def named(space: Space, cut: Cut) -> Iterator[Candidate]:
             schedule = generator(cut.num_stages, space.ranks, space.micro_batches)
         except UnsupportedCountsError:
             continue
-        if schedule.has_backward and space.allows(schedule):
+        allowed = space.allows(schedule) and space.allows_at(cut, schedule.placement)
+        if schedule.has_backward and allowed:
             yield _candidate(space, cut, without_cells(schedule), name)
-    if cut.num_stages == space.ranks and space.split:
+    loop = Placement.round_robin(cut.num_stages, space.ranks)
+    if cut.num_stages == space.ranks and space.split and space.allows_at(cut, loop):
         hop, limits = space.cluster.latency, space.limits
         try:
             schedule = zb_auto(cut.costs, space.micro_batches, hop=hop, limits=limits)

@@ -72,6 +72,14 @@ class Portfolio:
         """Of every source and problem the best candidate, in order; those that keep too much last."""
         return sorted(self._of.values(), key=_standing)
 
+    def not_above_the_named(self) -> Candidate | None:
+        """The best; where it has the last digit of its time from rounding, the best with a name."""
+        best = self.best
+        named = next((one for one in self.found if one.named and one.fits), None)
+        if best is None or named is None:
+            return best
+        return named if named.score.makespan < best.score.makespan else best
+
     def search(self, step: Step) -> None:
         """Everything there is time for, the schedules with names in any case unless steps are large.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from tabulate import tabulate
 
@@ -18,6 +19,8 @@ from fxpipe.schedules.lower import lower
 from fxpipe.simulator.engine import simulate
 
 _SHOWN = 8
+CLOSE: Final = 1e-9
+"""Shares of a time that are rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,12 @@ class SearchResult:
     @property
     def gap(self) -> float:
         """By which share the step is longer than the bound: 0.02 is 2 %; 0.0 is optimal."""
-        return self.makespan / self.bound - 1.0 if self.bound else 0.0
+        gap = self.makespan / self.bound - 1.0 if self.bound else 0.0
+        return 0.0 if abs(gap) < CLOSE else gap
 
     @property
     def best_named(self) -> Tried | None:
-        """The best schedule with a name that keeps to the limits; None if none does."""
+        """The best schedule with a name that keeps to the limits and `placements`; None if none does."""
         return next((one for one in self.tried if one.named and one.fits), None)
 
     @cached_property

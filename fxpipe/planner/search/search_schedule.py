@@ -12,14 +12,15 @@ from fxpipe.errors import ScheduleError
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
+from fxpipe.planner.search.asked import chunks_of, limits_of, require_effort, require_ranks
 from fxpipe.planner.search.cuts import Costs, Graphs, cuts_of
 from fxpipe.planner.search.frugal import excess
 from fxpipe.planner.search.portfolio import Portfolio
 from fxpipe.planner.search.problem import Problem
-from fxpipe.planner.search.result import SearchResult, Tried
+from fxpipe.planner.search.result import CLOSE, SearchResult, Tried
 from fxpipe.planner.search.space import PLACEMENTS, Candidate, Space
 from fxpipe.schedules.check import check
-from fxpipe.schedules.counts import require_counts, require_placement
+from fxpipe.schedules.counts import is_whole, require_counts
 from fxpipe.schedules.links import check_programs
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.memory import check_memory
@@ -33,8 +34,8 @@ def search_schedule(
     micro_batches: int,
     graph: Graphs = None,
     cluster: Cluster | None = None,
-    stages_per_rank: Sequence[int] = (1, 2, 4),
-    placements: Sequence[Literal["loop", "fold"] | Placement] = ("loop", "fold"),
+    stages_per_rank: int | Sequence[int] = (1, 2, 4),
+    placements: Sequence[Literal["loop", "fold"] | Placement] | None = None,
     split_backward: bool = True,
     recompute: bool = True,
     replicas: bool = False,
@@ -63,9 +64,12 @@ def search_schedule(
         graph: the stages and the values between them, of the one cut or as a function of the number of
             stages. None: each stage reads the one before it.
         cluster: links (and speeds, if ranks slow each other down); free ones if None.
-        stages_per_rank: which numbers of stages per rank to try.
-        placements: which ways to put stages on ranks: ``"loop"`` (stage s on rank ``s % ranks``),
-            ``"fold"`` (down and up again; a zig-zag for more than two stages per rank), or your own.
+        stages_per_rank: which numbers of stages per rank to try; a cut that is given is tried as it is,
+            too.
+        placements: the ways to put stages on ranks that the result may have: ``"loop"`` (stage s on rank
+            ``s % ranks``), ``"fold"`` (down and up again; a zig-zag for more than two stages per rank),
+            or your own. Schedules with a name that stand elsewhere are left out. None: a loop, a fold,
+            and whatever the schedules with a name have.
         split_backward: whether backwards may be split into input and weight halves.
         recompute: whether activations may be made anew, where that saves memory
             (``StageCost.input_bytes`` below ``saved_bytes``).
@@ -80,58 +84,35 @@ def search_schedule(
         progress: whether to show a bar, on a terminal.
 
     Raises:
-        ScheduleError: if counts, costs and graph do not belong together, if a limit is negative, or if
-            no schedule keeps to the limit; the message says how much the most frugal one keeps.
+        ScheduleError: if counts, costs and graph do not belong together, if a limit is negative, if no
+            cut can be placed as asked, or if no schedule keeps to the limit; the message says how much
+            the most frugal one keeps.
     """
-    require_counts(max(1, ranks), ranks, micro_batches)
+    require_counts(max(1, ranks) if is_whole(ranks) else 1, ranks, micro_batches)
+    require_effort(seconds, steps)
     cluster = cluster or Cluster(ranks)
-    _require_ranks(cluster, placements, ranks)
-    cuts = cuts_of(costs, graph, ranks, stages_per_rank)
+    require_ranks(cluster, placements, ranks)
+    cuts = cuts_of(costs, graph, ranks, chunks_of(stages_per_rank))
     space = Space(
         cuts.cuts,
         ranks,
         micro_batches,
         cluster,
-        _limits(cluster.memory if memory_limit is None else memory_limit, ranks, cuts.unit),
+        limits_of(cluster.memory if memory_limit is None else memory_limit, ranks, cuts.unit),
         split_backward,
         recompute,
         replicas,
-        tuple(placements),
-    )
+        PLACEMENTS if placements is None else tuple(placements),
+        any_named=placements is None,
+    ).placeable()
     portfolio = Portfolio(space, seconds, steps, Random(seed))
     with progress_bar("search_schedule", progress) as step:
         portfolio.search(step)
-    best = portfolio.best
+    best = portfolio.not_above_the_named()
     if best is None:
         found = portfolio.found if portfolio.least is None else [portfolio.least]
         raise ScheduleError(_too_much(space, found, cuts.unit))
     return _result(best, portfolio, space, cuts.unit)
-
-
-def _require_ranks(cluster: Cluster, placements: Sequence[str | Placement], ranks: int) -> None:
-    """Refuse a cluster or placements that are not of these ranks."""
-    if cluster.ranks < ranks:
-        raise ScheduleError(f"a cluster of {cluster.ranks} ranks for {ranks}")
-    for wish in placements:
-        if isinstance(wish, Placement):
-            require_placement(wish, len(wish.ranks), ranks)
-        elif wish not in PLACEMENTS:
-            raise ScheduleError(
-                f"there is no placement {wish!r}; known are {', '.join(map(repr, PLACEMENTS))} (a V, or "
-                "a zig-zag for more than two stages per rank), or a Placement of your own"
-            )
-
-
-def _limits(given: float | Sequence[float] | None, ranks: int, unit: int) -> tuple[float, ...]:
-    """The limit of every rank in the unit in which bytes are counted."""
-    if given is None:
-        return (math.inf,) * ranks
-    limits = list(given) if isinstance(given, Sequence) else [given] * ranks
-    if len(limits) != ranks:
-        raise ScheduleError(f"memory limits of {len(limits)} ranks for {ranks}")
-    if not min(limits) >= 0 or any(map(math.isnan, limits)):
-        raise ScheduleError(f"a memory limit cannot be negative, got {given}")
-    return tuple(float(limit * unit) for limit in limits)
 
 
 def _too_much(space: Space, found: Sequence[Candidate], unit: int) -> str:
@@ -163,13 +144,18 @@ def _result(best: Candidate, portfolio: Portfolio, space: Space, unit: int) -> S
         graph=problem.cut.graph,
         cluster=space.cluster,
         makespan=best.score.makespan,
-        bound=portfolio.bound,
+        bound=_no_higher(portfolio.bound, best.score.makespan),
         peaks=tuple(peak / unit for peak in best.score.peaks),
         limits=tuple(limit / unit for limit in problem.limits),
         recomputed=problem.recomputed,
         tried=tuple(_tried(one, unit) for one in portfolio.found),
         unit=unit,
     )
+
+
+def _no_higher(bound: float, makespan: float) -> float:
+    """The bound, but where only rounding puts it above what was found."""
+    return makespan if makespan < bound <= makespan * (1.0 + CLOSE) else bound
 
 
 def _require_legal(schedule: Schedule, problem: Problem) -> None:

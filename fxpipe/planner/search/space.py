@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
+from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Kind
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.plan import Placement
@@ -84,6 +85,7 @@ class Space:
         recompute: whether activations may be made anew before backward.
         replicas: whether there may be two copies of every stage.
         placements: ``"loop"``, ``"fold"``, or placements of one of the cuts.
+        any_named: whether schedules with a name may have other placements, too.
     """
 
     cuts: tuple[Cut, ...]
@@ -94,7 +96,8 @@ class Space:
     split: bool = True
     recompute: bool = True
     replicas: bool = False
-    placements: tuple[str | Placement, ...] = ("loop", "fold")
+    placements: tuple[str | Placement, ...] = PLACEMENTS
+    any_named: bool = True
     _known: dict[_Key, Problem] = field(default_factory=dict, compare=False)
 
     def problem(
@@ -135,10 +138,33 @@ class Space:
                 found[Placement.fold(self.ranks, cut.num_stages // self.ranks)] = None
         return list(found)
 
+    def placeable(self) -> Space:
+        """The cuts that can be placed in one of the ways that are wished for.
+
+        Raises:
+            ScheduleError: if none can.
+        """
+        cuts = tuple(cut for cut in self.cuts if self.any_named or self.placements_of(cut))
+        if not cuts:
+            wishes = (
+                f"a placement of {len(wish.ranks)} stages" if isinstance(wish, Placement) else wish
+                for wish in self.placements
+            )
+            have = ", ".join(str(cut.num_stages) for cut in self.cuts)
+            raise ScheduleError(
+                f"no cut can be placed as asked, by {', '.join(wishes)}: the cuts have {have} stages on "
+                f"{self.ranks} ranks; stages_per_rank says which there are"
+            )
+        return replace(self, cuts=cuts)
+
     def allows(self, schedule: Schedule) -> bool:
-        """Whether a schedule has nothing that is not wished for."""
+        """Whether a schedule with a name has nothing that is not wished for."""
         few = self.replicas or schedule.replicas == 1
         return few and (self.split or not schedule.splits_backward)
+
+    def allows_at(self, cut: Cut, placement: Placement) -> bool:
+        """Whether a schedule with a name may stand there; of one with copies, its first copy."""
+        return self.any_named or Placement(placement.ranks) in self.placements_of(cut)
 
     def saves(self, stages: Sequence[int], cut: Cut) -> list[int]:
         """Of some stages those whose recomputation saves memory, as far as is known."""
