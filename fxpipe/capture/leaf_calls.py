@@ -157,7 +157,7 @@ class LeafCalls:
         return [
             tensor
             for tensor in Held(values).tensors
-            if tensor not in self.held and self._script.parameter(tensor) is None
+            if tensor not in self.held and id(tensor) not in self._script.tensor_names
         ]
 
 

@@ -328,3 +328,8 @@ def test_sizes_among_the_results(stages: int) -> None:
     assert found["size"] == [torch.Size([n, WIDTH]) for n in (4, 3, 3)]
     assert found["rows"] == [slice(0, n) for n in (4, 3, 3)]
     assert found["inner"] == torch.Size([WIDTH])
+
+
+def test_looking_for_what_is_shared_writes_nothing_down() -> None:
+    capture = fxpipe.trace(Around(), (torch.randn(4, WIDTH),))
+    assert all(node.users for node in capture.graph.nodes if node.op == "get_attr")

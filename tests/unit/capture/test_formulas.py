@@ -139,7 +139,7 @@ def test_fractions_may_be_rounded(formula: Formula, rounds: bool) -> None:
 
 
 def test_a_product_of_sizes_is_looked_at_once_more() -> None:
-    formula = fit([(4,), (8,)], [16, 64])
+    formula = fit([(4,), (8,), (6,)], [16, 64, 36])
     assert formula is not None
     assert [formula((n,)) for n in (3, 5)] == [9, 25]
     assert not formula.is_certain
