@@ -48,11 +48,13 @@ class Held:
 
     Attributes:
         tensors: those found on the way, each once.
+        origins: for each of them, the position of the value that led to it first.
         generators: of random numbers, found on the way, each once.
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.origins: list[int] = []
         self.generators: list[Any] = []
         self._arrays: list[tuple[Any, Any]] = []
         self._contents: list[tuple[Any, Any]] = []
@@ -64,6 +66,7 @@ class Held:
             else:
                 self._keep(value, 0)
             self._origins += [at] * (len(self._contents) - len(self._origins))
+            self.origins += [at] * (len(self.tensors) - len(self.origins))
         self._states = [generators.state(generator) for generator in self.generators]
 
     def __contains__(self, value: object) -> bool:

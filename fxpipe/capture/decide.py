@@ -44,6 +44,7 @@ class Deciding:
                 or it takes a number that differs from input to input.
             RefusedError: if the model itself takes such a number.
         """
+        self._values.refuse_state((args, kwargs))
         checkable = on <= Dependence.INPUTS and functions.is_checkable(func)
         frame = sys._getframe(3)
         passes = None if checkable else functions.passes_if(func, frame)

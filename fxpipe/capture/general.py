@@ -75,7 +75,7 @@ def _recorded_alone(call: Call, decisions: Decisions, mode: str) -> Recording:
     while True:
         first = record(call.model, call.leaves, call.layout, decisions, mode)
         makes = any(isinstance(held, torch.Generator) for held in first.constants.values())
-        if not makes and not first.state:
+        if not makes and not first.has_state:
             return first
         again = record(call.model, call.leaves, call.layout, decisions, mode)
         same = Sizes((), ((), ()))

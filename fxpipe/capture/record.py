@@ -19,6 +19,7 @@ from fxpipe.capture.fake import FakeRecorder
 from fxpipe.capture.fallback import Decisions, FallbackError, RefusedError, StoresError
 from fxpipe.capture.formulas import Formula
 from fxpipe.capture.leaves import is_layer
+from fxpipe.capture.leftovers import Leftovers, changed_tensors, fixed_in, left_by
 from fxpipe.capture.parts import without_unread_parts
 from fxpipe.capture.patches import patched
 from fxpipe.capture.recorder import Recorder
@@ -50,6 +51,9 @@ class Recording:
         drew_idly: whether it was, for numbers that change nothing: the graph does not draw them.
         state: attributes with numbers, texts or None that the run has changed, outside of leaves: path
             of the module → name of the attribute.
+        tensors: attributes in which the run has put other tensors: path of the module → their names.
+        fixed: nodes that do the same in every run, if `tensors` has any.
+        left: what the run before has left.
         counts: whether some of those that the model has are numbers.
         formulas: nodes that compute a number from the batch size; added by `unify`.
         values: node name → copies of the tensors in its value, if they were kept.
@@ -66,8 +70,16 @@ class Recording:
     drew_idly: bool
     state: dict[str, str]
     counts: bool
+    tensors: dict[str, tuple[str, ...]]
+    fixed: frozenset[torch.fx.Node]
+    left: Leftovers
     values: dict[str, Any]
     formulas: dict[torch.fx.Node, Formula] = field(default_factory=dict)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the run has changed attributes, so that the next one may go on otherwise."""
+        return bool(self.state or self.tensors)
 
 
 def record(
@@ -145,10 +157,12 @@ def record_once(
         for context in (Randomness(), Modes(), uncompiled()):
             stack.enter_context(context)
         fakes = stack.enter_context(FakeModel(model)) if mode == "fake" else None
+        left = Leftovers()
         for run in range(runs):
             if run and ahead:
                 held.move_on(ahead)
             recorder = _recorder(model, decisions, held, fakes)
+            recorder.values.left = left
             given = [copied(leaf) if fakes is None else _fake_copy(leaf, fakes) for leaf in leaves]
             if fakes is not None and not run:
                 stack.enter_context(fakes.mode)
@@ -162,7 +176,11 @@ def record_once(
             recorder.modules.draws = draws
             recorder.leaf_calls.held = held.now() if run else held.held
             outputs, result = _run(recorder, model, layout.unflatten(given), interrupt)
+            if run + 1 < runs:
+                left = left_by(recorder, held)
         drew, state, counts = draws.any, _state(model, held, decisions), held.counts
+        tensors = changed_tensors(model, held)
+        fixed = fixed_in(recorder, held) if tensors else frozenset()
     recorder.values.refresh()
     script = recorder.script
     spans = without_unread_parts(script.graph, recorder.modules.spans)
@@ -178,6 +196,9 @@ def record_once(
         drew_idly=draws.passed_over,
         state=state,
         counts=counts,
+        tensors=tensors,
+        fixed=fixed,
+        left=left,
         values=script.kept or {},
     )
 

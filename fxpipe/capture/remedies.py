@@ -34,6 +34,9 @@ SHAPES: Final = (
 TRANSFORM: Final = (
     "use batched operations in place of torch.func transforms, or call those in a smaller submodule"
 )
+FUNCTIONS: Final = (
+    "give the functions what they need as arguments: a graph would keep what is in them"
+)
 COMPILED: Final = "use the function or module as it is before torch.compile or torch.jit"
 GRADIENTS: Final = (
     "take gradients with torch.autograd.grad, which is recorded, in place of backward()"
@@ -63,6 +66,12 @@ FLAG: Final = (
     "buffer, which decisions may be made on"
 )
 """For numbers and flags in attributes."""
+CARRIED: Final = (
+    "make a buffer of it that has a value from the beginning (self.register_buffer('state', "
+    "torch.zeros(...)) in __init__; forward may replace it: self.state = ...); or move this part of "
+    "forward into a small submodule of its own, which then stays whole"
+)
+"""For tensors that a run leaves for the next one."""
 CACHED: Final = "use torch.nn.utils.parametrize.cached() in a smaller submodule"
 SWAPPED: Final = (
     "compute with the tensors themselves (F.linear(x, weight)) in place of functional_call"

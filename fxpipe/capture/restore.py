@@ -223,12 +223,20 @@ class ModelState:
                     found.pop(id(buffer), None)
         return {key: each for key, each in found.items() if not isinstance(each[0], nn.Parameter)}
 
-    def gone_tensors(self) -> Iterator[tuple[nn.Module, str]]:
-        """Modules with the names of attributes that held tensors which no module holds any more."""
+    def gone_tensors(self) -> Iterator[tuple[torch.Tensor, nn.Module, str]]:
+        """Tensors that modules held at first, each with the attribute, and hold no more."""
         now = self.now()
         for tensor, at in zip(self.held.tensors, self.held.origins, strict=True):
             if tensor not in now and not isinstance(tensor, nn.Parameter):
-                yield self._owners[at]
+                yield (tensor, *self._owners[at])
+
+    def held_in(self, owners: Iterable[tuple[nn.Module, str]]) -> Iterator[torch.Tensor]:
+        """The tensors that some attributes held at first."""
+        wanted = {(id(module), name) for module, name in owners}
+        for tensor, at in zip(self.held.tensors, self.held.origins, strict=True):
+            module, name = self._owners[at]
+            if (id(module), name) in wanted:
+                yield tensor
 
     @property
     def counts(self) -> bool:

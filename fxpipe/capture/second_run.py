@@ -1,4 +1,4 @@
-"""Modules that keep state in plain attributes (``self.done = True``): do they go on as they began?
+"""Modules that keep state in attributes (``self.done = True``): do they go on as they began?
 
 A recording holds for every run. What Python does in the first run only, or every other time, it would do
 every time, or never.
@@ -21,9 +21,10 @@ from fxpipe.capture.fallback import (
     RefusedError,
 )
 from fxpipe.capture.leaves import common_path, parameter_share
+from fxpipe.capture.leftovers import CarriedError
 from fxpipe.capture.modules import RANDOM_SHARE
 from fxpipe.capture.record import Recording
-from fxpipe.capture.remedies import FLAG
+from fxpipe.capture.remedies import CARRIED, FLAG
 from fxpipe.capture.unify import compare_runs
 
 _AHEAD: Final = (3, 10, 98, 99, 998, 999, 1_000_000)
@@ -38,7 +39,9 @@ def check_second_run(
     again: Callable[..., Recording],
     sizes: Sizes,
 ) -> None:
-    """Compare a recording, if plain attributes were changed, with one of the run after it.
+    """Compare a recording, if attributes were changed, with one of the run after it.
+
+    That run has what the first one left: if it reads a tensor there, the tensor is state.
 
     Where numbers were changed, also with some of much later runs: their values are what many such
     changes add up to, so that a threshold is found (``if self.calls > 100:``) without so many runs.
@@ -53,7 +56,7 @@ def check_second_run(
         KeepWholeError: if they differ: the module with the attribute may stay whole.
         CaptureError: if that is most of the model.
     """
-    if not first.state:
+    if not first.has_state:
         return
     for ahead in (0, *_AHEAD) if first.counts else (0,):
         _check_later(model, decisions, first, partial(again, ahead=ahead), sizes, ahead)
@@ -70,6 +73,8 @@ def _check_later(
     which = f"in run {ahead + 2}" if ahead else "in a second run"
     try:
         second = again()
+    except CarriedError as reason:
+        raise _carried(model, decisions, reason) from None
     except FallbackError as reason:
         decisions.learn(reason, is_layer=False)
         return
@@ -85,13 +90,42 @@ def _check_later(
         raise _kept(model, decisions, first, reason) from None
 
 
+def _carried(model: nn.Module, decisions: Decisions, reason: CarriedError) -> KeepWholeError:
+    """A run reads a tensor that the one before has left."""
+    owner = reason.path if reason.owner is None else reason.owner
+    path = common_path(owner, reason.path)
+    return _keep(model, decisions, path, reason, reason.reason, reason.remedy)
+
+
 def _kept(
     model: nn.Module, decisions: Decisions, first: Recording, reason: KeepWholeError
 ) -> KeepWholeError:
-    owner, name = next(iter(first.state.items()))
+    """A run takes other steps than the one before."""
+    changed = {owner: (name,) for owner, name in first.state.items()} or first.tensors
+    remedy = FLAG if first.state else CARRIED
+    # of several, the one in the innermost module around the place
+    owner = max(changed, key=lambda owner: len(common_path(owner, reason.path)))
+    names = " and ".join(map(repr, changed[owner]))
+    which = "its attribute" if len(changed[owner]) == 1 else "its attributes"
+    text = f"{reason.reason}: it changes {which} {names}, which a recording would freeze"
     path = common_path(owner, reason.path)
-    text = f"{reason.reason}: it changes its attribute {name!r}, which a recording would freeze"
+    return _keep(model, decisions, path, reason, text, remedy)
+
+
+def _keep(
+    model: nn.Module,
+    decisions: Decisions,
+    path: str,
+    reason: FallbackError,
+    text: str,
+    remedy: str,
+) -> KeepWholeError:
+    """Why a module stays whole.
+
+    Raises:
+        CaptureError: if it is most of the model.
+    """
     place = path, reason.source, reason.operation
     if parameter_share(model, path) > RANDOM_SHARE:
-        decisions.learn(RefusedError(text, *place, remedy=FLAG), is_layer=False)
-    return KeepWholeError(text, *place, remedy=FLAG)
+        decisions.learn(RefusedError(text, *place, remedy=remedy), is_layer=False)
+    return KeepWholeError(text, *place, remedy=remedy)

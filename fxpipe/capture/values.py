@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any
@@ -25,6 +25,7 @@ from fxpipe.capture.containers import (
     tensors,
 )
 from fxpipe.capture.fallback import KeepWholeError, LookInsideError
+from fxpipe.capture.leftovers import Leftovers
 from fxpipe.capture.script import Script
 from fxpipe.capture.shadows import Sizes
 from fxpipe.ir.spec import TensorSpec
@@ -54,6 +55,7 @@ class Values:
         changed_by_modules: names of buffers that modules which are one node wrote into.
         hidden: tensors made inside a leaf by modules of its own: id → (tensor, path of the leaf).
         is_fake: whether a tensor stands for one without data (it can be no constant).
+        left: what the run before this one left.
     """
 
     def __init__(self, script: Script, is_fake: Callable[[torch.Tensor], bool]) -> None:
@@ -64,6 +66,7 @@ class Values:
         self._sized_by_data: set[torch.fx.Node] = set()
         self.hidden: dict[int, tuple[torch.Tensor, str]] = {}
         self.changed_by_modules: set[str] = set()
+        self.left = Leftovers()
 
     # -- values → arguments ------------------------------------------------------------------------
 
@@ -137,6 +140,8 @@ class Values:
         made = self._made.get(id(tensor))
         if made is not None:
             return made[1]
+        if tensor in self.left:
+            return self._leftover(tensor)
         parameter = self._script.parameter(tensor)
         if parameter is not None:
             return parameter
@@ -152,6 +157,22 @@ class Values:
             raise self._refuse(reason, remedies.ORIGIN)
         return self._script.constant(tensor)
 
+    def refuse_state(self, value: Any) -> None:
+        """Nothing, unless the run before has left a tensor in a value.
+
+        Raises:
+            CarriedError: if it has, and would compute it otherwise the next time.
+        """
+        for tensor in tensors(value):
+            if id(tensor) not in self._made:
+                self.left.refuse_state(tensor, self._path, self._here())
+
+    def _leftover(self, tensor: torch.Tensor) -> torch.fx.Node:
+        self.refuse_state(tensor)
+        node = self._script.parameter(tensor) or self._script.constant(tensor)
+        self.left.note(tensor, node)
+        return node
+
     def node_if_any(self, value: Any) -> torch.fx.Node | None:
         """The node of a tensor, as `node` gives it; of an object, only if one node made it."""
         return self.node(value) if isinstance(value, torch.Tensor) else self.known(value)
@@ -160,6 +181,12 @@ class Values:
         """The node bound to a tensor or object, if there is one."""
         made = self._made.get(id(value))
         return None if made is None else made[1]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The tensors that were made in this run, as far as they were seen."""
+        for value, _ in (*self._made.values(), *self.hidden.values()):
+            if isinstance(value, torch.Tensor):
+                yield value
 
     def maker(self, tensor: torch.Tensor) -> str | None:
         """Path of the module that made a tensor in this run; None if it is not known."""
@@ -254,6 +281,8 @@ class Values:
             made = self._made.get(id(tensor))
             if made is not None:
                 found = max(found, self._dependence.get(made[1], Dependence.NOTHING))
+            elif self.left.is_state(tensor):
+                found = Dependence.WEIGHTS
             elif isinstance(tensor, torch.nn.Parameter):
                 found = Dependence.WEIGHTS
             else:
@@ -278,9 +307,12 @@ class Values:
         return self._script.sources.here()
 
     def _refuse(self, reason: str, remedy: str) -> KeepWholeError:
+        return KeepWholeError(reason, self._path, self._here(), remedy=remedy)
+
+    @property
+    def _path(self) -> str:
         frames = self._script.frames
-        path = frames[-1].path if frames else ""
-        return KeepWholeError(reason, path, self._here(), remedy=remedy)
+        return frames[-1].path if frames else ""
 
 
 def _writes(node: torch.fx.Node) -> bool:
