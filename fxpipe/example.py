@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fxpipe.capture.axes import free_axes, marked
 from fxpipe.capture.batch import Batch, batch_of, resized
+from fxpipe.capture.masks import refuse_masks
 from fxpipe.capture.ragged import ragged_lists, refuse_ragged, without_ragged
 from fxpipe.capture.rows import choose_batch
 from fxpipe.capture.signature import Layout, argument_names, flatten
@@ -92,6 +93,7 @@ class Examples:
             raise ValueError("the batch is empty: it has 0 rows")
         if chunks == 1:
             return Example(args, dict(kwargs), batch.dims, may_be_whole=not self._splits)
+        refuse_masks((args, kwargs), [x for x, d in zip(leaves, batch.dims, strict=True) if d == 0])
         some_args, some_kwargs = layout.unflatten(
             resized(leaves, batch, _rows(leaves, batch, chunks))
         )

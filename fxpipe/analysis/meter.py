@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -69,6 +70,8 @@ class NominalClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Operators may run on fake tensors: shapes are all it looks at. Views cost nothing.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, device: Device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
@@ -97,14 +100,21 @@ class NominalClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if isinstance(func, HigherOrderOperator):  # as long as it takes to read and write
+            self.add(0, sum(x.numel() * x.element_size() for x in _tensors(args, kwargs, result)))
+            return result
         if not (func.namespace == "prim" or func.is_view or str(func.overloadpacket) in _FREE):
             self.add(*_work(func, args, kwargs, result))
         return result
 
 
+def _tensors(*values: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+
+
 def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[int, int]:
     """Operations and bytes of one operator call."""
-    tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+    tensors = _tensors(args, kwargs, result)
     nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     packet = func.overloadpacket
     if packet in flop_registry:

@@ -51,6 +51,7 @@ def find_batch(
 ) -> Batch | None:
     """The size that most tensors have along a dimension (the first tensor decides a tie).
 
+    A size of 1 counts where the first tensor has it: others may be broadcast.
     With ``dim=1`` a matrix may have its rows along dimension 0: a padding mask of a model that takes
     sequences first. None if no input tensor has that many dimensions. `taken` holds dimensions (leaf,
     dimension) that have no rows.
@@ -62,7 +63,10 @@ def find_batch(
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > dim]
     if not tensors:
         return None
-    size = Counter(leaf.shape[dim] for leaf in tensors).most_common(1)[0][0]
+    sizes = Counter(leaf.shape[dim] for leaf in tensors)
+    if tensors[0].shape[dim] > 1:  # tables and masks of size 1 are spread over the rows
+        del sizes[1]
+    size = sizes.most_common(1)[0][0]
     return Batch(size, tuple(rows_along(leaf, dim, size) for leaf in leaves))
 
 

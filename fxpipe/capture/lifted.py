@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from fxpipe.capture.containers import PLAIN, cell_content
 
@@ -70,6 +71,17 @@ def lift(function: Callable[..., Any]) -> tuple[Lifted, list[Any]] | None:
     held: list[Any] = []
     lifted = _lift(function, held, 0)
     return None if lifted is None else (lifted, held)
+
+
+def callables(*arguments: Any) -> list[Callable[..., Any]]:
+    """The functions among arguments."""
+    return [leaf for leaf in tree_leaves(arguments) if callable(leaf)]
+
+
+def is_alone(function: Callable[..., Any]) -> bool:
+    """Whether there is nothing in a function that could be something else in another run."""
+    found = lift(function)
+    return found is not None and not found[1]
 
 
 def _lift(function: Any, held: list[Any], depth: int) -> Lifted | None:

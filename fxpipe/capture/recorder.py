@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 
 from fxpipe import ops
@@ -18,7 +19,7 @@ from fxpipe.capture.decide import Deciding
 from fxpipe.capture.fallback import Decisions, FallbackError, KeepWholeError, RefusedError
 from fxpipe.capture.functions import Form
 from fxpipe.capture.leaf_calls import LeafCalls
-from fxpipe.capture.lifted import LiftedCall, lift
+from fxpipe.capture.lifted import LiftedCall, callables, is_alone, lift
 from fxpipe.capture.modules import Modules, Run
 from fxpipe.capture.mutations import Mutations
 from fxpipe.capture.naming import function_name, tensor_names
@@ -197,6 +198,11 @@ class Recorder(TorchFunctionMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Dependence
     ) -> Any:
         self.check_settings()
+        if isinstance(func, HigherOrderOperator) and not all(
+            map(is_alone, callables(args, kwargs))
+        ):
+            reason = f"it hands functions with values of their own to {func.__name__}"
+            raise self.keep_whole(reason, func, remedy=remedies.FUNCTIONS)
         sized = self._deciding.sized(func, args, kwargs, on)
         form = functions.as_node(func, args, kwargs)
         prepared = self.arguments(form) if functions.may_write(func, kwargs) else None

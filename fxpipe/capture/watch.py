@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpipe.capture.containers import tensors
@@ -47,6 +48,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         about_to_write: called with the tensors that an operator is going to write into.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         unseen: Callable[[Any, Any], AbstractContextManager[None] | None],
@@ -80,6 +83,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
         written = [
             args[position] if position < len(args) else kwargs.get(name)
             for position, name in self._writable(func)
@@ -97,6 +102,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(value)
         if func._schema.name in _STATISTICS:
             self._note_statistics(func, args, kwargs)
+        return result
+
+    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator that takes functions: what these do is not seen, but for their draws."""
+        context = self._unseen(func, (args, kwargs))
+        before = torch.get_rng_state()
+        with context or nullcontext():
+            result = func(*args, **kwargs)
+        if not torch.equal(before, torch.get_rng_state()):
+            self._current.draws += 1
         return result
 
     def replaces(self, tensor: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpipe.ops import draws_random
@@ -22,6 +23,9 @@ class KeyedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     A mode belongs to its thread, and an inner one comes first: what it has given a generator, the
     outer one leaves alone.
     """
+
+    supports_higher_order_operators = True
+    """Operators that take functions run as they are: what draws inside of them has no key."""
 
     def __init__(
         self, scope: int, first_draw: int = 0, check: Callable[[], None] | None = None
@@ -47,6 +51,8 @@ class KeyedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """The operator's result, with a keyed generator if it draws."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)
         if not may_draw(func) or not draws_random(func, args, kwargs):
             return func(*args, **kwargs)
         if self._check is not None:

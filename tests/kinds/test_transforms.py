@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import flex_attention
 
 import fxpipe
+from fxpipe.errors import CaptureError
 from tests.cases.blocks import WIDTH, Block
 from tests.exact import Kind, vectors
 from tests.kinds.check import assert_works, each
@@ -391,3 +393,109 @@ def test_a_functional_twin_shares_no_state() -> None:
         assert not torch.equal(before, other)
         assert torch.equal(pipe(x), before)
     assert F.mse_loss(before, model(x)) < 1e-10
+
+
+# ---- operators that take functions ---------------------------------------------------------------
+
+
+class Attends(nn.Module):
+    """FlexAttention, which computes no gradients on CPUs, under a mask that is made outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, mask: Any) -> Tensor:
+        q = self.layer(x).unsqueeze(1)
+        found: Tensor = flex_attention.flex_attention(q, q, q, block_mask=mask)
+        return x + found.squeeze(1)
+
+
+class AttendsToDocuments(nn.Module):
+    """The same under a mask that is made from an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attends = Attends()
+
+    def forward(self, x: Tensor, documents: Tensor) -> Tensor:
+        rows, length = documents.shape
+        mask = flex_attention.create_block_mask(
+            lambda b, h, q, k: documents[b, q] == documents[b, k],
+            rows,
+            None,
+            length,
+            length,
+            device="cpu",
+        )
+        found: Tensor = self.attends(x, mask)
+        return found
+
+
+class Blocks(nn.Module):
+    def __init__(self, block: type[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(block() for _ in range(3))
+
+    def forward(self, x: Tensor, beside: Any) -> Tensor:
+        for block in self.blocks:
+            x = block(x, beside)
+        return x
+
+
+def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return q >= k
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention() -> None:
+    mask = flex_attention.create_block_mask(causal, None, None, 128, 128, device="cpu")
+    model = Blocks(Attends).requires_grad_(False)
+    x = torch.randn(4, 128, 16)
+    assert fxpipe.trace(model, (x, mask)).leaves == ()
+    with fxpipe.compile(model, ["cpu"] * 3, chunks=2) as pipe:
+        output = pipe(x, mask)
+    assert torch.equal(output, torch.cat([model(part, mask) for part in x.chunk(2)]))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_under_a_mask_of_the_batch() -> None:
+    model = Blocks(AttendsToDocuments).requires_grad_(False)
+    with fxpipe.compile(model, ["cpu"] * 3, chunks=2) as pipe:
+        for _ in range(2):
+            x, documents = torch.randn(4, 128, 16), torch.randint(4, (4, 128)).sort(1).values
+            parts = zip(x.chunk(2), documents.chunk(2), strict=True)
+            output = pipe(x, documents)
+            assert torch.equal(output, torch.cat([model(*part) for part in parts]))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_mask_with_rows_is_not_cut() -> None:
+    documents = torch.randint(4, (4, 128)).sort(1).values
+    whole = flex_attention.create_block_mask(
+        lambda b, h, q, k: documents[b, q] == documents[b, k], 4, None, 128, 128, device="cpu"
+    )
+    model = Blocks(Attends).requires_grad_(False)
+    with (
+        fxpipe.compile(model, ["cpu"] * 2, chunks=2) as pipe,
+        pytest.raises(ValueError, match="a BlockMask with rows of its own cannot be cut"),
+    ):
+        pipe(torch.randn(4, 128, 16), whole)
+
+
+def test_functions_with_values_in_them_keep_a_module_whole() -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = torch.cond(x.sum() > 0, self.one, self.two, (x,))
+            return found
+
+    model = nn.Sequential(Block(), Chooses(), Block(), Block(), Block(), Block(), Block())
+    with torch.no_grad():
+        (leaf,) = fxpipe.trace(model, (torch.randn(4, WIDTH),)).leaves
+        assert leaf.path == "1"
+        with pytest.raises(CaptureError, match="hands functions with values of their own to cond"):
+            fxpipe.trace(Chooses(), (torch.randn(4, WIDTH),))

@@ -143,3 +143,10 @@ def test_copies_of_one_row() -> None:
     assert made[0].tolist() == [[3.0, 4.0]] * 3
     assert made[0].requires_grad
     assert made[1:] == ["x", leaf]
+
+
+def test_what_is_spread_over_the_rows_does_not_count() -> None:
+    places, mask = torch.zeros(1, 5), torch.zeros(1, 1, 5, 5)
+    found = find_batch([torch.zeros(8, 5), places, mask])
+    assert found == Batch(8, (0, None, None))
+    assert find_batch([torch.zeros(1, 5), places, torch.zeros(9, 5)]) == Batch(1, (0, 0, None))
