@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch.fx
@@ -25,11 +25,13 @@ class Deferred:
         layers: paths of layers, wherever they are called.
         scopes: modules whose own forward calls such operators.
         nodes: nodes that the stage's source itself runs so.
+        left: names of the trained parameters whose gradients come with those of the inputs all the same.
     """
 
     layers: tuple[str, ...] = ()
     scopes: tuple[WeightScope, ...] = ()
     nodes: frozenset[torch.fx.Node] = frozenset()
+    left: tuple[str, ...] = ()
 
 
 def deferred(part: StagePart, model: nn.Module) -> Deferred:
@@ -39,10 +41,10 @@ def deferred(part: StagePart, model: nn.Module) -> Deferred:
     would come in the input pass and the other one in the weight pass, and the sum in another order.
     So is a stage that differentiates inside its forward: its weights are used in that backward too.
     """
-    if any(node.target is torch.autograd.grad for node in part.nodes):
-        return Deferred()
     owners = dict(model.named_parameters(remove_duplicate=False))
     uses = {node: read for node in part.nodes if (read := _parameters_of(node, owners, model))}
+    if any(node.target is torch.autograd.grad for node in part.nodes):
+        return Deferred(left=_names(uses, model))
     whole = {node for node in uses if _can_split(node, owners, model)}
     while True:
         left = {id(p) for node, read in uses.items() if node not in whole for p in read}
@@ -50,7 +52,15 @@ def deferred(part: StagePart, model: nn.Module) -> Deferred:
         if not mixed:
             break
         whole -= mixed
-    return _sorted(part, [node for node in part.nodes if node in whole])
+    found = _sorted(part, [node for node in part.nodes if node in whole])
+    others = {node: read for node, read in uses.items() if node not in whole}
+    return replace(found, left=_names(others, model))
+
+
+def _names(uses: Mapping[torch.fx.Node, Sequence[Tensor]], model: nn.Module) -> tuple[str, ...]:
+    """The names of the trained parameters among those used."""
+    used = {id(p) for read in uses.values() for p in read if p.requires_grad}
+    return tuple(name for name, p in model.named_parameters() if id(p) in used)
 
 
 def _sorted(part: StagePart, nodes: Iterable[torch.fx.Node]) -> Deferred:

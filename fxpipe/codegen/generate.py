@@ -44,7 +44,9 @@ def generate(
     for part in split(capture, plan, graph):
         put_off = deferred(part, model) if split_backward else Deferred()
         source = _source(part, capture, home, put_off)
-        programs.append(source.program(header(part, capture, plan, graph), parameters))
+        programs.append(
+            source.program(header(part, capture, plan, graph, put_off.left), parameters)
+        )
     return tuple(programs)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from fxpipe.codegen.split import StagePart
 from fxpipe.ir.capture import Capture
@@ -10,11 +11,25 @@ from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.spec import ValueSpec
 from fxpipe.ir.stage import HOST, Edge, StageGraph
 
+_MOST: Final = 4
+
 
 def header(
-    part: StagePart, capture: Capture, plan: PartitionPlan, graph: StageGraph
+    part: StagePart,
+    capture: Capture,
+    plan: PartitionPlan,
+    graph: StageGraph,
+    whole: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The lines of the comment, without the ``#``."""
+    """The lines of the comment, without the ``#``.
+
+    Args:
+        part: the stage.
+        capture: what was recorded.
+        plan: where it is cut.
+        graph: what crosses the cuts.
+        whole: of a stage whose backward is split, the parameters whose gradients are not split off.
+    """
     mode = "train" if capture.training else "eval"
     sizes = ", ".join(str(len(plan.nodes_of(stage))) for stage in range(plan.num_stages))
     yield f"Stage {part.stage} (of {plan.num_stages}, counted from 0) of {capture.model_class}"
@@ -31,6 +46,9 @@ def header(
     if part.stage == graph.num_stages - 1:
         values = ", ".join(str(value) for value in graph.outputs if value is not None)
         yield f"returns   {values or 'nothing that was computed'}"
+    if whole:
+        more = f" and {len(whole) - _MOST} more" if len(whole) > _MOST else ""
+        yield f"not split {', '.join(whole[:_MOST])}{more}: gradients come in the pass of the inputs"
 
 
 def starts(capture: Capture, plan: PartitionPlan) -> tuple[str, ...]:

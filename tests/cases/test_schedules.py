@@ -37,3 +37,19 @@ KINDS: dict[str, Kind] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_cases_under_other_schedules(name: str, schedule: str) -> None:
     assert_exact(KINDS[name], 3, schedule=schedule)
+
+
+def test_what_is_not_split_is_told_in_the_stage() -> None:
+    """A function with a backward of its own gives its weight's gradient with that of its input."""
+    kind = KINDS["capture: own function"]
+    with kind.pipe(kind.model(), 3, schedule="zb-h1") as pipe:
+        told = [
+            [line for line in s.source.splitlines() if "not split" in line] for s in pipe.stages
+        ]
+    assert told == [
+        [],
+        ["# not split damped.weight: gradients come in the pass of the inputs"],
+        [],
+    ]
+    with kind.pipe(kind.model(), 3) as pipe:
+        assert not any("not split" in stage.source for stage in pipe.stages)
