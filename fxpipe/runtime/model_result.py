@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +61,10 @@ class ModelResult:
         assert task is not None
         target = self._caller.brought(task.targets[micro_batch])
         output = layout.unflatten(leaves)
-        with self._draws(frame, step), step.caller.autocast(reuses=True):
+        watch = (
+            nullcontext() if step.left is None else step.left.watched(self._place, [output, target])
+        )
+        with self._draws(frame, step), step.caller.autocast(reuses=True), watch:
             loss = task.loss(output, target)
         if step.keeps_graph:
             if not loss.requires_grad:

@@ -176,6 +176,15 @@ class StageRunner:
 
     def _call(self, values: list[Any], step: Step) -> tuple[Sequence[Any], tuple[Any, ...]]:
         """The values made, in order of the writes, and what the stage returned."""
+        if step.left is None:
+            return self._computed(values, step)
+        attributes = self.weights.attributes
+        attributes.before_forward()
+        made = self._computed(values, step)
+        attributes.after_forward(step.left)
+        return made
+
+    def _computed(self, values: list[Any], step: Step) -> tuple[Sequence[Any], tuple[Any, ...]]:
         ports = self.ports
         popped = {name: values[at] for name, at in ports.pops}
         stashed: dict[str, Any] = {}

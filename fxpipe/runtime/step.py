@@ -17,6 +17,7 @@ from fxpipe.runtime.batch_norm import Statistics
 from fxpipe.runtime.leaves import Leaves, Place
 from fxpipe.runtime.loss import LossTask
 from fxpipe.runtime.loss_draws import LossDraws
+from fxpipe.runtime.loss_reads import LeftTensors
 from fxpipe.runtime.notes import add_notes
 from fxpipe.runtime.recompute import Recompute
 from fxpipe.runtime.record import Record
@@ -68,6 +69,7 @@ class Step:
         leaves: what stages read in place of parameters that other stages, or their copies, read too;
             in the order in which their gradients are added up.
         loss_draws: the generators that the loss may draw from, where it is computed again.
+        left: the tensors that forwards leave in attributes, where a loss may read them.
         statistics: what deferred batch norms have seen.
         losses: per micro-batch, not weighted.
         outputs: per micro-batch, the output leaves, sealed.
@@ -114,6 +116,8 @@ class Step:
         self.keeps_output = keeps_output
         self.leaves = leaves
         self.loss_draws: dict[Place, LossDraws] = {}
+        reads = loss is not None and loss.loss_fn is not None
+        self.left = LeftTensors() if reads else None
         self.statistics = Statistics()
         self.inputs_only = False
         count = len(inputs)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fxpipe.generators import Generators
 from fxpipe.held import generators_in
 from fxpipe.ir.stage import StageProgram
+from fxpipe.runtime.attributes import StageAttributes
 from fxpipe.runtime.batch_norm import StageNorms, Statistics, can_defer
 from fxpipe.runtime.keyed import KeyedMode
 from fxpipe.runtime.leaves import NO_LEAVES, Leaves, leaf_for, leaf_of
@@ -47,6 +48,7 @@ class StageWeights:
         changed: the buffers its forward changes.
         place: stage and rank.
         generators: those without keys that its forward may draw from: the user's own.
+        attributes: where its forward leaves tensors.
         is_copy: whether the user's tensors belong to another rank, which runs the stage too.
     """
 
@@ -87,6 +89,8 @@ class StageWeights:
         self.modules = [] if is_copy else _buffers_of(called, holders, self._deferred)
         self.use(shared_changes([self]))
         self._leaves: Leaves = NO_LEAVES
+        holding = [program.modules[local] for local in program.holders]
+        self.attributes = StageAttributes(model, program.called, holding, self._shells, self.place)
         held = generators_in(called, (bindings[local] for local in program.constants))
         self.generators = Generators(held, python=program.draws_python)
 
@@ -157,6 +161,7 @@ class StageWeights:
         for shell in self._shells:
             shell.follow()
         self._read(NO_LEAVES)
+        self.attributes.begin()
 
     def write_back(self) -> None:
         """Give the user's modules what forwards have written on shells."""
