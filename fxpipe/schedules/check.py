@@ -109,7 +109,16 @@ def _missing(layout: Layout, given: Collection[Result]) -> Iterator[str]:
                 who = f"rank {rank}" if rank >= 0 else "every rank"
                 results = " and ".join(one for one in MAKES[kind] if one in lacking)
                 made = f"{results} of stage {stage}, micro-batch {m}"
-                yield f"{who} lacks {Compute(kind, stage, m)}, which makes the {made}"
+                action = Compute(kind, stage, m)
+                place = f"; it can stand from position {_first_place(layout, action, rank)} on"
+                yield f"{who} lacks {action}, which makes the {made}{place if rank >= 0 else ''}"
+
+
+def _first_place(layout: Layout, action: Compute, rank: int) -> int:
+    """The position after all that an action needs of its own rank."""
+    makers = (layout.makers.get(key) for key in layout.needs(action))
+    before = (layout.position(*made) for made in makers if made is not None and made[0] == rank)
+    return 1 + max(before, default=-1)
 
 
 def _count_missing(layout: Layout, given: Collection[Result]) -> int:

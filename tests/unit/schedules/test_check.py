@@ -30,8 +30,13 @@ def test_a_missing_action_is_named_with_its_rank() -> None:
     assert message.splitlines() == [
         "schedule 'mine' cannot run:",
         "  - rank 1 lacks 1B1, which makes the input gradient and weight gradient of stage 1, "
-        "micro-batch 1",
+        "micro-batch 1; it can stand from position 3 on",
     ]
+    message = _refused("0F0 0I0 0F1 0I1 0W1\n1F0 1B0 1B1")
+    assert "rank 0 lacks 0W0, which" in message
+    assert "stage 0, micro-batch 0; it can stand from position 2 on" in message
+    assert "rank 1 lacks 1F1, which" in message
+    assert "stage 1, micro-batch 1; it can stand from position 0 on" in message
 
 
 def test_an_input_backward_alone_lacks_the_weight_gradient() -> None:
