@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fxpipe.ir.numbers import is_whole
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -29,8 +31,10 @@ class Cluster:
     speeds: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise ValueError(f"a cluster needs at least one rank, got {self.ranks}")
+        if not is_whole(self.ranks) or self.ranks < 1:
+            raise ValueError(f"a cluster needs at least one rank, got {self.ranks!r}")
+        if self.memory is not None and not self.memory >= 0:
+            raise ValueError(f"the memory of a rank cannot be negative, got {self.memory}")
         if not (0 <= self.latency < math.inf and self.bandwidth >= 0):
             raise ValueError(
                 "latency and bandwidth cannot be negative, and a transfer has to end, got "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from fxpipe.ir.action import Kind
+from fxpipe.ir.numbers import is_real
 from fxpipe.ir.plan import PartitionPlan
 from fxpipe.ir.stage import StageGraph
 
@@ -54,7 +55,8 @@ class StageCost:
         update: seconds of the optimiser step.
 
     Raises:
-        ValueError: if a time is negative, infinite or not a number, or `weight` more than `backward`.
+        ValueError: if a time is negative, infinite or not a number, `weight` more than `backward`, bytes
+            are negative, or `weight_bytes` more than `saved_bytes`.
     """
 
     forward: float
@@ -69,7 +71,7 @@ class StageCost:
 
     def __post_init__(self) -> None:
         times = (self.forward, self.backward, self.weight, self.recompute or 0.0, self.update)
-        if not all(map(math.isfinite, times)):
+        if not all(is_real(time) and math.isfinite(time) for time in times):
             raise ValueError(f"the seconds of a stage must be finite numbers, got {self}")
         if min(times) < 0.0:
             raise ValueError(f"the seconds of a stage cannot be negative, got {self}")
@@ -77,6 +79,18 @@ class StageCost:
             raise ValueError(
                 f"the weight half takes {self.weight:g} of the {self.backward:g} seconds of a backward: "
                 "`backward` is the whole of it, both halves"
+            )
+
+        self._require_bytes()
+
+    def _require_bytes(self) -> None:
+        sizes = (self.saved_bytes, self.parameter_bytes, self.kept_for_weight, self.input_bytes)
+        if not all(is_real(size) and size >= 0 for size in sizes):
+            raise ValueError(f"the bytes of a stage cannot be negative, got {self}")
+        if self.kept_for_weight > self.saved_bytes:
+            raise ValueError(
+                f"the weight half needs {self.weight_bytes} of the {self.saved_bytes} bytes that are "
+                "kept for backward: `saved_bytes` is the whole of it"
             )
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from fxpipe.ir.numbers import is_whole
+
 NOWHERE: Final = "(nothing)"
 """Where a stage without a node starts."""
 
@@ -59,11 +61,28 @@ class Placement:
         ranks: stage → rank.
         replicas: stage → rank of each further copy.
         copy_of: micro-batch → the copy it runs through; 0, which is `ranks`, for those beyond its end.
+
+    Raises:
+        ValueError: if ranks are no numbers from 0 on, or copies are of other stages or are not there.
     """
 
     ranks: tuple[int, ...]
     replicas: tuple[tuple[int, ...], ...] = ()
     copy_of: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for ranks in (self.ranks, *self.replicas):
+            if not _are_numbers(ranks):
+                raise ValueError(
+                    "a placement is a tuple with the rank of every stage, such as (0, 1, 1, 0), ranks "
+                    f"counting from 0; got {ranks!r}"
+                )
+            if len(ranks) != len(self.ranks):
+                raise ValueError(f"a copy of {len(ranks)} stages of {len(self.ranks)}: {ranks}")
+        if not _are_numbers(self.copy_of) or max(self.copy_of, default=0) > len(self.replicas):
+            raise ValueError(
+                f"copies are numbered 0 to {len(self.replicas)} here, got copy_of={self.copy_of!r}"
+            )
 
     @classmethod
     def loop(cls, ranks: int, stages_per_rank: int = 1) -> Placement:
@@ -72,7 +91,12 @@ class Placement:
 
     @classmethod
     def round_robin(cls, stages: int, ranks: int) -> Placement:
-        """Any number of stages in a loop: stage s on rank ``s % ranks``."""
+        """Any number of stages in a loop: stage s on rank ``s % ranks``.
+
+        Raises:
+            ValueError: if there is no rank or no stage.
+        """
+        _require_some(ranks=ranks, stages=stages)
         return cls(tuple(stage % ranks for stage in range(stages)))
 
     @classmethod
@@ -86,7 +110,11 @@ class Placement:
 
         With an even number of stages per rank a stage and its mirror image share a rank, as a
         U-Net's encoder level and its decoder level do: the skip between them is handed over locally.
+
+        Raises:
+            ValueError: if there is no rank or no stage.
         """
+        _require_some(ranks=ranks, stages_per_rank=stages_per_rank)
         down = tuple(range(ranks))
         legs = (down[::-1] if leg % 2 else down for leg in range(stages_per_rank))
         return cls(tuple(rank for leg in legs for rank in leg))
@@ -109,3 +137,14 @@ class Placement:
     def num_ranks(self) -> int:
         """Number of ranks."""
         return 1 + max(max(copy) for copy in (self.ranks, *self.replicas))
+
+
+def _are_numbers(values: object) -> bool:
+    """Whether it is a tuple of whole numbers from 0 on."""
+    return isinstance(values, tuple) and all(is_whole(value) and value >= 0 for value in values)
+
+
+def _require_some(**counts: int) -> None:
+    for name, count in counts.items():
+        if not is_whole(count) or count < 1:
+            raise ValueError(f"a placement needs {name} of 1 or more, got {count!r}")

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TypeGuard
-
 from fxpipe.errors import ScheduleError, UnsupportedCountsError
+from fxpipe.ir.numbers import is_whole
 from fxpipe.ir.plan import Placement
-
-
-def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number, of Python's or NumPy's types."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_counts(stages: int, ranks: int, micro_batches: int) -> None:

@@ -9,7 +9,9 @@ from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Cell, Compute, Fused, Kind, computes_of
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
+from fxpipe.schedules.counts import require_placement
 from fxpipe.schedules.depend import MAKES, Result, needs
+from fxpipe.schedules.layout import title_of
 from fxpipe.schedules.linear import linear
 from fxpipe.schedules.numbers import require_all_numbers
 
@@ -116,17 +118,26 @@ def place(schedule: Schedule, placement: Placement, name: str = "") -> Schedule:
     Along every dependency it increases: the ranks cannot wait for one another, whatever the placement.
 
     Args:
-        schedule: legal, without replicas; one rank per stage says which order is best.
-        placement: stage → rank, of as many stages.
+        schedule: legal, with one copy of every stage; one rank per stage says which order is best.
+        placement: stage → rank, of as many stages, for one copy of them.
         name: of the new schedule; the old one's if empty.
 
     Raises:
-        ScheduleError: if the placement is of another number of stages.
+        ScheduleError: if the placement is of another number of stages, leaves out a rank, or one of
+            the two has copies.
     """
+    if not isinstance(placement, Placement):
+        raise ScheduleError(f"no Placement, but a {type(placement).__name__}: {placement!r}")
+    if schedule.replicas > 1:
+        raise ScheduleError(
+            f"{title_of(schedule)} has {schedule.replicas} copies of every stage, each on ranks of its "
+            "own: there is no placing them all by one placement"
+        )
     if len(placement.ranks) != schedule.num_stages:
         raise ScheduleError(
             f"a placement of {len(placement.ranks)} stages for a schedule of {schedule.num_stages}"
         )
+    require_placement(placement, schedule.num_stages, placement.num_ranks)
     rows: list[list[tuple[int, int, Cell]]] = [[] for _ in range(placement.num_ranks)]
     for cells, starts in zip(schedule.ranks, unit_starts(schedule), strict=True):
         for cell, start in zip(cells, starts, strict=True):

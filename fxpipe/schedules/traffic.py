@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Kind
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.stage import StageGraph
@@ -56,7 +57,14 @@ def traffic(
         placement: stage → rank; `Placement.fold` makes skips between mirrored stages local.
         backward: whether gradients go back.
         micro_batch: where there are replicas, the one to follow.
+
+    Raises:
+        ScheduleError: if the placement is of another number of stages.
     """
+    if len(placement.ranks) != graph.num_stages:
+        raise ScheduleError(
+            f"a placement of {len(placement.ranks)} stages for a graph of {graph.num_stages}"
+        )
     nbytes = {edge.value: edge.nbytes for edge in graph.edges} | {
         edge.value: edge.nbytes for edge in graph.inputs
     }

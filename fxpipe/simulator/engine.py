@@ -58,7 +58,8 @@ def simulate(
             recomputation starts from nothing where `costs` do not say from how much (`input_bytes`).
 
     Raises:
-        ScheduleError: if a stage has no cost, or there are more programs than the cluster has ranks.
+        ScheduleError: if there are costs of fewer or more stages than the programs have, or more
+            programs than the cluster has ranks.
         DeadlockError: if a receive waits for a send that never happens.
     """
     cluster = cluster or Cluster(len(programs))
@@ -74,6 +75,8 @@ def _require_costs(programs: Sequence[RankProgram], costs: Sequence[StageCost]) 
     stages = {a.stage for p in programs for a in p.actions if not isinstance(a, Transfer)}
     if stages and max(stages) >= len(costs):
         raise ScheduleError(f"no cost for stage {max(stages)}: costs of {len(costs)} stages given")
+    if stages and len(costs) > max(stages) + 1:
+        raise ScheduleError(f"costs of {len(costs)} stages for programs of {max(stages) + 1}")
 
 
 def _spans(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Compute
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost, with_reads
@@ -88,7 +89,21 @@ class Scorer:
         return Compute(KINDS[kind], stage, micro_batch)
 
     def orders(self, schedule: Schedule) -> list[list[int]]:
-        """A schedule as numbers."""
+        """A schedule as numbers.
+
+        Raises:
+            ScheduleError: if it has no backward, or stages or micro-batches that the scorer has not.
+        """
+        if not schedule.has_backward:
+            raise ScheduleError(
+                "a scorer counts what is kept for backward, and the schedule has none: use simulate"
+            )
+        have = (schedule.num_stages, schedule.num_micro_batches)
+        if have[0] > self._stages or have[1] > self._micro_batches:
+            raise ScheduleError(
+                f"a schedule of {have[0]} stages and {have[1]} micro-batches, for a scorer of "
+                f"{self._stages} and {self._micro_batches}"
+            )
         return [[self.number(action) for action in row] for row in schedule.computes]
 
     def schedule(self, orders: Orders, name: str = "") -> Schedule:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.cluster import Cluster
+from fxpipe.ir.numbers import is_real, is_whole
 from fxpipe.ir.plan import Placement
 from fxpipe.planner.search.space import PLACEMENTS
-from fxpipe.schedules.counts import is_whole, require_placement
+from fxpipe.schedules.counts import require_placement
 
 
 def limits_of(given: float | Sequence[float] | None, ranks: int, unit: int) -> tuple[float, ...]:
@@ -34,8 +35,9 @@ def chunks_of(stages_per_rank: object) -> tuple[int, ...]:
     Raises:
         ScheduleError: if there is none, or one is no number of stages.
     """
-    several = isinstance(stages_per_rank, Collection)
-    wanted = list(stages_per_rank) if several else [stages_per_rank]
+    wanted: list[object] = [stages_per_rank]
+    if isinstance(stages_per_rank, Collection):
+        wanted = list(stages_per_rank)
     found = [each for each in wanted if is_whole(each)]
     if not found or min(found) < 1 or len(found) < len(wanted):
         raise ScheduleError(
@@ -51,7 +53,7 @@ def require_effort(seconds: object, steps: object) -> None:
     Raises:
         ScheduleError: naming it.
     """
-    if not isinstance(seconds, int | float) or not seconds >= 0:
+    if not is_real(seconds) or not seconds >= 0:
         raise ScheduleError(f"seconds is the time to search for, 0 or more; got {seconds!r}")
     if not is_whole(steps) or steps < 0:
         raise ScheduleError(f"steps is a number of moves, 0 or more; got {steps!r}")

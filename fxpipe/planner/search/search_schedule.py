@@ -10,6 +10,7 @@ from typing import Literal
 from fxpipe.analysis.progress import progress as progress_bar
 from fxpipe.errors import ScheduleError
 from fxpipe.ir.cluster import Cluster
+from fxpipe.ir.numbers import is_whole
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.planner.search.asked import chunks_of, limits_of, require_effort, require_ranks
@@ -20,7 +21,7 @@ from fxpipe.planner.search.problem import Problem
 from fxpipe.planner.search.result import CLOSE, SearchResult, Tried
 from fxpipe.planner.search.space import PLACEMENTS, Candidate, Space
 from fxpipe.schedules.check import check
-from fxpipe.schedules.counts import is_whole, require_counts
+from fxpipe.schedules.counts import require_counts
 from fxpipe.schedules.links import check_programs
 from fxpipe.schedules.lower import lower
 from fxpipe.schedules.memory import check_memory

@@ -22,6 +22,10 @@ def test_transfers() -> None:
     "wrong",
     [
         {"ranks": 0},
+        {"ranks": 2.5},
+        {"ranks": "2"},
+        {"ranks": 2, "memory": -1},
+        {"ranks": 2, "memory": math.nan},
         {"ranks": 1, "latency": -1.0},
         {"ranks": 1, "bandwidth": -1.0},
         {"ranks": 1, "speeds": ()},

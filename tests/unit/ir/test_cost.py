@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,23 @@ def test_times_are_finite(wrong: float) -> None:
     ],
 )
 def test_impossible_seconds_are_refused(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StageCost(**({"forward": 1.0, "backward": 2.0} | wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"saved_bytes": -1}, "bytes of a stage cannot be negative, got .*saved_bytes=-1"),
+        ({"parameter_bytes": -1}, "bytes of a stage cannot be negative"),
+        ({"input_bytes": -1}, "bytes of a stage cannot be negative"),
+        ({"saved_bytes": 4, "weight_bytes": -1}, "bytes of a stage cannot be negative"),
+        ({"saved_bytes": 4, "weight_bytes": 5}, "weight half needs 5 of the 4 bytes"),
+        ({"saved_bytes": "4"}, "got .*saved_bytes='4'"),
+        ({"forward": "1"}, "seconds of a stage must be finite numbers, got .*forward='1'"),
+    ],
+)
+def test_impossible_bytes_and_words_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         StageCost(**({"forward": 1.0, "backward": 2.0} | wrong))
 

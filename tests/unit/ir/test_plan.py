@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from fxpipe.ir.plan import NOWHERE, PartitionPlan, Placement
@@ -54,3 +57,26 @@ def test_replicas_are_chosen_by_micro_batch() -> None:
     assert placement.ranks_for(2) == (1, 0)
     assert placement.stages_of(0) == (0, 1)
     assert placement.num_ranks == 2
+
+
+@pytest.mark.parametrize("wrong", [(0, -1), (0.5, 1), [0, 1], {0: 0, 1: 1}, ("0", "1"), (True, 0)])
+def test_a_placement_is_a_tuple_of_ranks(wrong: Any) -> None:
+    told = r"a placement is a tuple with the rank of every stage, .* got " + re.escape(repr(wrong))
+    with pytest.raises(ValueError, match=told):
+        Placement(wrong)
+    with pytest.raises(ValueError, match=told):
+        Placement((0, 1), (wrong,))
+
+
+def test_copies_are_of_the_same_stages_and_are_there() -> None:
+    with pytest.raises(ValueError, match=r"a copy of 1 stages of 2: \(1,\)"):
+        Placement((0, 1), ((1,),))
+    with pytest.raises(ValueError, match=r"numbered 0 to 1 here, got copy_of=\(0, 2\)"):
+        Placement((0, 1), ((1, 0),), (0, 2))
+
+
+@pytest.mark.parametrize("make", [Placement.fold, Placement.loop])
+@pytest.mark.parametrize("counts", [(0,), (-1, 2), (2, 0), (2, -1), (2.0,)])
+def test_there_is_no_placement_of_nothing(make: Any, counts: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=r"a placement needs .* of 1 or more, got"):
+        make(*counts)

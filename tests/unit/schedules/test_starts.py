@@ -57,3 +57,18 @@ def test_updates_stay_behind_their_stage() -> None:
 def test_a_placement_of_other_stages_is_refused() -> None:
     with pytest.raises(ScheduleError, match="placement of 3 stages for a schedule of 2"):
         place(one_f_one_b(2, 2, 2), Placement((0, 1, 0)))
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "chimera"])
+def test_copies_are_not_placed(name: str) -> None:
+    with pytest.raises(ScheduleError, match="has 2 copies of every stage"):
+        place(SCHEDULES[name](4, 4, 8), Placement.fold(2))
+    with pytest.raises(ScheduleError, match="a placement with replicas"):
+        place(one_f_one_b(2, 2, 2), Placement((0, 1), ((1, 0),), (0, 1)))
+
+
+def test_what_is_no_placement_of_these_stages_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="leaves rank 1 of 3 without a stage"):
+        place(one_f_one_b(2, 2, 2), Placement((0, 2)))
+    with pytest.raises(ScheduleError, match=r"no Placement, but a list: \[0, 1\]"):
+        place(one_f_one_b(2, 2, 2), [0, 1])  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fxpipe.errors import ScheduleError
 from fxpipe.ir.action import Direction, Transfer
 from fxpipe.ir.plan import Placement
 from fxpipe.ir.spec import TensorSpec
@@ -79,3 +80,8 @@ def test_the_programs_send_as_much(graph: StageGraph, ranks: list[int]) -> None:
         if isinstance(action, Transfer) and action.direction is Direction.SEND
     ]
     assert sum(sent) == 3 * traffic(graph, schedule.placement).total_sent
+
+
+def test_a_placement_of_other_stages_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="a placement of 2 stages for a graph of 4"):
+        traffic(linear(4), Placement.loop(2))

@@ -102,6 +102,8 @@ def test_missing_costs_and_ranks_are_refused() -> None:
     programs = lower(gpipe(3, 3, 1), linear(3))
     with pytest.raises(ScheduleError, match="no cost for stage 2: costs of 2 stages given"):
         simulate(programs, [StageCost(1, 1)] * 2)
+    with pytest.raises(ScheduleError, match="costs of 4 stages for programs of 3"):
+        simulate(programs, [StageCost(1, 1)] * 4)
     with pytest.raises(ScheduleError, match="3 rank programs for 2 ranks"):
         simulate(programs, [StageCost(1, 1)] * 3, Cluster(2))
 

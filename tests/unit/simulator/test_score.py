@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fxpipe.errors import ScheduleError
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
+from fxpipe.ir.plan import Placement
 from fxpipe.ir.schedule import Schedule
 from fxpipe.ir.stage import StageGraph
 from fxpipe.schedules.linear import linear
@@ -75,3 +77,13 @@ def test_recomputed_stages_keep_their_inputs() -> None:
     score = scorer.score(scorer.orders(schedule))
     assert (score.makespan, score.peaks) == (7.0, (13,))
     assert simulate(lower(schedule, linear(1)), [cost]).peak_bytes == (13,)
+
+
+def test_what_it_cannot_score_is_refused() -> None:
+    scorer = Scorer(linear(2), [StageCost(1, 2)] * 2, Placement((0, 1)), 3)
+    with pytest.raises(ScheduleError, match="the schedule has none: use simulate"):
+        scorer.orders(SCHEDULES["forward"](2, 2, 3))
+    for counts in ((2, 2, 4), (3, 2, 3)):
+        told = f"of {counts[0]} stages and {counts[2]} micro-batches, for a scorer of 2 and 3"
+        with pytest.raises(ScheduleError, match=told):
+            scorer.orders(SCHEDULES["1f1b"](*counts))
