@@ -20,22 +20,32 @@ _BASE, _ROWS, _MORE, _FAR = "base", "rows", "more rows", "far"
 _AGAIN: Final = 4
 """So often the last size of one axis is tried with further sizes of the others."""
 
+_ROWS_OR_NOT: Final = (
+    "If it takes rows in groups alone (the frames of a clip), every micro-batch must have whole "
+    "groups: choose chunks so that the batch divides into such. If it takes no batches (the nodes of a "
+    "graph are no rows, and a single sample without a batch dimension has none), its inputs must be "
+    "given whole: in a pipeline by one micro-batch (chunks=1, or micro_batches=[(args, kwargs, target)] "
+    "of step). If other inputs, or other dimensions, have the rows, split={'name': fxpipe.Split(dim)} "
+    "says which."
+)
+
 
 class OtherRowsError(Exception):
-    """The model fails on another number of rows than the example has: with `error`."""
+    """The model fails on another number of rows than the example has: with `error`.
+
+    `everywhere`: what to say if it fails on the example's, too.
+    """
 
     def __init__(self, error: Exception, rows: int, batch: Batch) -> None:
         super().__init__(
             f"To record it for every batch size, the model was run on {rows} rows, where the example "
-            f"(in a pipeline: a micro-batch) has {batch.size}. If it takes rows in groups alone (the "
-            "frames of a clip), every micro-batch must have whole groups: choose chunks so that the "
-            "batch divides into such. If it takes no batches (the nodes of a "
-            "graph are no rows, and a single sample without a batch dimension has none), its inputs "
-            "must be given whole: in a pipeline by one micro-batch (chunks=1, or micro_batches=[(args, "
-            "kwargs, target)] of step). If other inputs, or other dimensions, have the rows, "
-            "split={'name': fxpipe.Split(dim)} says which."
+            f"(in a pipeline: a micro-batch) has {batch.size}. {_ROWS_OR_NOT}"
         )
         self.error = error
+        self.everywhere = (
+            f"The model fails on {rows} rows and on {batch.size} (in a pipeline: on micro-batches). If "
+            f"it runs on the whole batch on its own, its rows are not what they seem. {_ROWS_OR_NOT}"
+        )
 
 
 @dataclass

@@ -106,9 +106,20 @@ def _captured(call: Call, mode: str, verify: bool, may_be_whole: bool) -> Captur
         return _cascade(call, mode, verify)
     except OtherRowsError as failed:
         if not may_be_whole:
-            failed.error.add_note(str(failed))
-            raise failed.error from None
+            raise _told(call, failed) from None
     return _cascade(replace(call, batch=None), mode, verify)
+
+
+def _told(call: Call, failed: OtherRowsError) -> Exception:
+    """The error with a note, which depends on whether the model fails on the example as well."""
+    note = str(failed)
+    try:
+        call.recorded_once(Decisions(whole_root=is_layer(call.model)), "real", runs=1)
+    except Exception as error:
+        if type(error) is type(failed.error):
+            note = failed.everywhere
+    failed.error.add_note(note)
+    return failed.error
 
 
 def _cascade(call: Call, mode: str, verify: bool) -> Capture:

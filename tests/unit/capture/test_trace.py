@@ -334,3 +334,18 @@ def test_a_layer_made_beforehand_is_recorded() -> None:
     model, x = MakesALayer(), torch.randn(2, 4)
     model(x)
     assert [node.target for node in trace(model, (x,)).body] == ["one", "late"]
+
+
+def test_a_model_that_fails_anyhow_says_so() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(4, 4))
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes") as found:
+        trace(model, (torch.randn(4, 8),), batch_dims=(0,))
+    assert found.value.__notes__[0].startswith("The model fails on 2 rows and on 4")
+
+    class Whole(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(4, 8) * 2
+
+    with pytest.raises(RuntimeError, match="invalid for input of size") as found:
+        trace(Whole(), (torch.randn(4, 8),), batch_dims=(0,))
+    assert found.value.__notes__[0].startswith("To record it for every batch size")
