@@ -203,3 +203,12 @@ def test_a_result_that_is_kept_too() -> None:
     loss, found = step(model, loss_fn)
     assert torch.equal(loss, expected)
     assert all(map(torch.equal, found, gradients))  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_compiled() -> None:
+    """What watches the loss is no part of what is compiled."""
+    compiled = torch.compile(F.mse_loss, backend="eager", fullgraph=True)
+    plain, model = (model_of(keep_loss, None, None, None) for _ in range(2))
+    expected, _ = eager(plain, F.mse_loss)
+    loss, _ = step(model, lambda output, target: compiled(output, target) * 1)
+    assert torch.equal(loss, expected)
