@@ -20,12 +20,12 @@ from fxpipe.capture.fallback import (
     KeepWholeError,
     RefusedError,
 )
+from fxpipe.capture.later_runs import compare_runs
 from fxpipe.capture.leaves import common_path, parameter_share
 from fxpipe.capture.leftovers import CarriedError
 from fxpipe.capture.modules import RANDOM_SHARE
 from fxpipe.capture.record import Recording
 from fxpipe.capture.remedies import CARRIED, FLAG
-from fxpipe.capture.unify import compare_runs
 
 _AHEAD: Final = (3, 10, 98, 99, 998, 999, 1_000_000)
 """How many runs after the second one numbers are looked at: also where they are 100 and 1,000, before
