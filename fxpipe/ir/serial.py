@@ -83,7 +83,8 @@ def from_json(text: str, kind: type[T]) -> T:
     try:
         value = read(body["value"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"this {kind.__name__} file is damaged: {error!r}") from error
+        what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise FormatError(f"this {kind.__name__} file is damaged: {what}") from error
     assert isinstance(value, kind)
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -55,8 +56,8 @@ def resolve(
     """The schedule that a name, a generator or a fixed schedule stands for, at these counts.
 
     Raises:
-        ScheduleError: if the name is not known, if the counts are impossible, or if the schedule at
-            hand has other counts.
+        ScheduleError: if the name is not known, if the counts are impossible, if the function cannot
+            be called with them, or if the schedule at hand has other counts.
     """
     require_counts(stages, ranks, micro_batches)
     if isinstance(schedule, str):
@@ -66,11 +67,34 @@ def resolve(
                 "(a function of stages, ranks and micro-batches, or a Schedule, will do as well)"
             )
         schedule = SCHEDULES[schedule]
-    made = schedule if isinstance(schedule, Schedule) else schedule(stages, ranks, micro_batches)
+    made = (
+        schedule
+        if isinstance(schedule, Schedule)
+        else _made(schedule, stages, ranks, micro_batches)
+    )
     if not isinstance(made, Schedule):
         raise ScheduleError(f"{schedule!r} returned a {type(made).__name__}, not a Schedule")
     _require_fit(made, stages, ranks, micro_batches)
     return made
+
+
+def _made(generator: Generator, *counts: int) -> object:
+    """What a function makes of stages, ranks and micro-batches."""
+    if not callable(generator):
+        raise ScheduleError(
+            f"{generator!r} is no name of a schedule, no Schedule, and no function that makes one"
+        )
+    try:
+        inspect.signature(generator).bind(*counts)
+    except TypeError as error:
+        name = getattr(generator, "__qualname__", repr(generator))
+        raise ScheduleError(
+            f"{name} makes no schedule: it is called with three arguments, the numbers of stages, "
+            f"ranks and micro-batches, here {counts} ({error})"
+        ) from error
+    except ValueError:  # Python does not know what some built-in functions take
+        pass
+    return generator(*counts)
 
 
 def _require_fit(schedule: Schedule, stages: int, ranks: int, micro_batches: int) -> None:

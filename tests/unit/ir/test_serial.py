@@ -113,3 +113,19 @@ def test_what_is_not_saved_is_refused() -> None:
 @settings(max_examples=50)
 def test_findings_return_equal(value: Findings) -> None:
     assert from_json(to_json(value), Findings) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (
+            {"name": "mine", "ranks": ["0F0 hello"]},
+            "damaged: 'hello' is no action: expected <stage>",
+        ),
+        ({"name": "mine"}, "damaged: there is no 'ranks'$"),
+    ],
+)
+def test_damage_is_told_in_words(value: dict[str, object], told: str) -> None:
+    text = json.dumps({"fxpipe": "Schedule", "version": 1, "value": value})
+    with pytest.raises(FormatError, match=f"this Schedule file is {told}"):
+        from_json(text, Schedule)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 
@@ -100,3 +102,25 @@ def test_what_goes_beyond_the_counts_is_named() -> None:
 def test_a_generator_must_return_a_schedule() -> None:
     with pytest.raises(ScheduleError, match="returned a list, not a Schedule"):
         resolve(lambda *counts: [], 1, 1, 1)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("wrong", [lambda text: text, lambda stages, ranks, m, *, costs: None])
+def test_a_function_of_something_else_is_told_what_it_is_called_with(wrong: Any) -> None:
+    told = r"lambda> makes no schedule: .* numbers of stages, ranks and micro-batches, here \(2, 2, 3\)"
+    with pytest.raises(ScheduleError, match=told):
+        resolve(wrong, 2, 2, 3)
+
+
+def test_what_a_function_raises_is_its_own_business() -> None:
+    def broken(stages: int, ranks: int, micro_batches: int) -> Schedule:
+        raise TypeError("of the test")
+
+    with pytest.raises(TypeError, match="of the test"):
+        resolve(broken, 2, 2, 3)
+
+
+def test_what_makes_no_schedule_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="3 is no name of a schedule"):
+        resolve(3, 2, 2, 3)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="number of micro-batches must be a whole number"):
+        resolve("1f1b", 2, 2, 3.0)  # type: ignore[arg-type]
