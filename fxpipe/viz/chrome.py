@@ -21,6 +21,8 @@ _COLOURS = {
 def chrome_trace(timeline: Timeline, predicted: Timeline | None = None) -> str:
     """The timeline as trace event JSON, in microseconds: a process per rank, transfers apart.
 
+    What stands on one track must not overlap, in this format: transfers that do get more tracks.
+
     Args:
         timeline: predicted or measured.
         predicted: what was expected of a measured one: tracks of their own, under those of each rank.
@@ -31,16 +33,22 @@ def chrome_trace(timeline: Timeline, predicted: Timeline | None = None) -> str:
         else [("measured", timeline), ("predicted", predicted)]
     )
     events: list[dict[str, Any]] = []
-    for rank in range(max(one.num_ranks for _, one in shown)):
+    ranks = range(max(one.num_ranks for _, one in shown))
+    for rank in ranks:
         events.append(_name("process_name", rank, 0, f"rank {rank}"))
         events.append({**_name("process_sort_index", rank, 0, ""), "args": {"sort_index": rank}})
-        for at, (title, one) in enumerate(shown):
-            events += _track(rank, 2 * at, title or "compute")
-            if any(s.rank == rank and isinstance(s.action, Transfer) for s in one.spans):
-                events += _track(rank, 2 * at + 1, f"{title} transfers".strip())
+    tracks = [_tracks(one, at, len(shown)) for at, (_, one) in enumerate(shown)]
+    for at, (title, one) in enumerate(shown):
+        for rank in ranks:
+            events += _track(rank, 2 * at, title or "compute", 2 * at)
+            used = {t for s, t in zip(one.spans, tracks[at], strict=True) if s.rank == rank}
+            for number, track in enumerate(sorted(used - {2 * at}), start=1):
+                name = f"{title} transfers".strip() + (f" {number}" if number > 1 else "")
+                events += _track(rank, track, name, 2 * at + 1)
     for at, (_, one) in enumerate(shown):
         first = min((span.start for span in one.spans), default=0.0)
-        events += [_event(span, first, 2 * at) for span in one.spans]
+        pairs = zip(one.spans, tracks[at], strict=True)
+        events += [_event(span, first, track) for span, track in pairs]
     facts = {"source": timeline.source, "bubble": timeline.bubble}
     if predicted is not None:
         facts["predicted bubble"] = predicted.bubble
@@ -48,9 +56,27 @@ def chrome_trace(timeline: Timeline, predicted: Timeline | None = None) -> str:
     return json.dumps(body, ensure_ascii=False)
 
 
-def _track(rank: int, thread: int, name: str) -> list[dict[str, Any]]:
-    order = {**_name("thread_sort_index", rank, thread, ""), "args": {"sort_index": thread}}
-    return [_name("thread_name", rank, thread, name), order]
+def _tracks(timeline: Timeline, at: int, shown: int) -> list[int]:
+    """The track of every span, where timeline number `at` of so many is shown.
+
+    The first two are those of computations and of transfers; the others, for transfers that overlap, are
+    numbered after the first two of all timelines.
+    """
+    tracks = [2 * at] * len(timeline.spans)
+    ends: dict[int, list[float]] = {}
+    transfers = (n for n, span in enumerate(timeline.spans) if isinstance(span.action, Transfer))
+    for number in sorted(transfers, key=lambda n: timeline.spans[n].start):
+        span = timeline.spans[number]
+        lanes = ends.setdefault(span.rank, [])
+        lane = next((n for n, end in enumerate(lanes) if end <= span.start), len(lanes))
+        lanes[lane : lane + 1] = [span.end]
+        tracks[number] = 2 * at + 1 if lane == 0 else 2 * shown + shown * (lane - 1) + at
+    return tracks
+
+
+def _track(rank: int, thread: int, name: str, order: int) -> list[dict[str, Any]]:
+    index = {**_name("thread_sort_index", rank, thread, ""), "args": {"sort_index": order}}
+    return [_name("thread_name", rank, thread, name), index]
 
 
 def _name(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
@@ -64,7 +90,7 @@ def _event(span: Span, first: float, thread: int) -> dict[str, Any]:
         "name": str(action),
         "cat": type(action).__name__.lower(),
         "pid": span.rank,
-        "tid": thread + isinstance(action, Transfer),
+        "tid": thread,
         "ts": (span.start - first) * 1e6,
         "dur": span.duration * 1e6,
     }
