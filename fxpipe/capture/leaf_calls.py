@@ -139,8 +139,8 @@ class LeafCalls:
             KeepWholeError: if there is such a tensor: the graph does not show that it is handed over.
         """
         seen = {id(tensor) for tensor in tensors(given)}
-        for tensor in self._kept(module):
-            made = self._values.maker(tensor)
+        for tensor in _held(module):
+            made = self._maker(tensor)
             if id(tensor) in seen or made is None or f"{made}.".startswith(f"{path}."):
                 continue
             raise KeepWholeError(
@@ -151,14 +151,22 @@ class LeafCalls:
                 remedy=remedies.SHARED,
             )
 
+    def _maker(self, tensor: torch.Tensor) -> str | None:
+        """The module that made a tensor, in this run or the one before."""
+        if tensor in self._values.left:
+            return self._values.left.maker(tensor)
+        return self._values.maker(tensor) if self._is_new(tensor) else None
+
     def _kept(self, module: nn.Module) -> list[torch.Tensor]:
         """Tensors that a module holds now, but did not when the run began."""
-        values = (value for inner in module.modules() for value in vars(inner).values())
-        return [
-            tensor
-            for tensor in Held(values).tensors
-            if tensor not in self.held and id(tensor) not in self._script.tensor_names
-        ]
+        return [tensor for tensor in _held(module) if self._is_new(tensor)]
+
+    def _is_new(self, tensor: torch.Tensor) -> bool:
+        return tensor not in self.held and id(tensor) not in self._script.tensor_names
+
+
+def _held(module: nn.Module) -> list[torch.Tensor]:
+    return Held(value for inner in module.modules() for value in vars(inner).values()).tensors
 
 
 def _shaping(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from fxpipe.ir.spec import TensorSpec
 
 if TYPE_CHECKING:
     from fxpipe.capture.recorder import Recorder
+    from fxpipe.capture.values import Values
 
 _STORES: Final = (ops.set_attribute, ops.register_buffer)
 _HELPERS: Final = (*_STORES, ops.set_item)
@@ -45,7 +46,7 @@ class Leftovers:
     Args:
         left: id → the tensor, the path of the module that holds it (None: it is not known), and the name
             of its attribute there.
-        maker: the node of the earlier run that made a tensor.
+        values: of the earlier run.
         fixed: finds that run's `fixed_nodes`.
         constants: of that run.
 
@@ -57,12 +58,12 @@ class Leftovers:
     def __init__(
         self,
         left: Mapping[int, tuple[torch.Tensor, str | None, str]] | None = None,
-        maker: Callable[[torch.Tensor], torch.fx.Node | None] = lambda tensor: None,
+        values: Values | None = None,
         fixed: Callable[[], frozenset[torch.fx.Node]] = frozenset,
         constants: Mapping[str, Any] | None = None,
     ) -> None:
         self._left = dict(left or {})
-        self._maker, self._find_fixed = maker, fixed
+        self._values, self._find_fixed = values, fixed
         self._fixed: frozenset[torch.fx.Node] | None = None
         self.constants = constants or {}
         self.made_by: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -100,9 +101,13 @@ class Leftovers:
         if made is not None:
             self.made_by[node] = made
 
+    def maker(self, tensor: torch.Tensor) -> str | None:
+        """Path of the module that made a tensor in the earlier run; None if it is not known."""
+        return None if self._values is None else self._values.maker(tensor)
+
     def _table(self, tensor: torch.Tensor) -> torch.fx.Node | None:
         """The node that made a tensor out of constants; None if it is made of anything else."""
-        made = self._maker(tensor)
+        made = None if self._values is None else self._values.known(tensor)
         if made is None:
             return None
         if self._fixed is None:
@@ -131,7 +136,7 @@ def left_by(earlier: Recorder, held: ModelState) -> Leftovers:
     def fixed() -> frozenset[torch.fx.Node]:
         return fixed_in(earlier, held)
 
-    return Leftovers(left, earlier.values.known, fixed, earlier.script.constants)
+    return Leftovers(left, earlier.values, fixed, earlier.script.constants)
 
 
 def fixed_in(recorder: Recorder, held: ModelState) -> frozenset[torch.fx.Node]:
@@ -192,21 +197,19 @@ def fixed_nodes(
         if (is_constant(node) if node.op == "get_attr" else _only_computes(node))
     }
     while True:
+        before = len(fixed)
         written = {
             storage
             for node in graph.nodes
             if node not in fixed
             for storage in node.meta.get("mutates", ())
         }
-        moving = {
-            node
-            for node in fixed
-            if any(each not in fixed for each in node.all_input_nodes)
-            or not written.isdisjoint(node.meta["storages"])
-        }
-        if not moving:
+        for node in graph.nodes:
+            inputs_move = any(each not in fixed for each in node.all_input_nodes)
+            if inputs_move or not written.isdisjoint(node.meta.get("storages", ())):
+                fixed.discard(node)
+        if len(fixed) == before:
             return frozenset(fixed)
-        fixed -= moving
 
 
 def _only_computes(node: torch.fx.Node) -> bool:

@@ -224,11 +224,18 @@ class ModelState:
         return {key: each for key, each in found.items() if not isinstance(each[0], nn.Parameter)}
 
     def gone_tensors(self) -> Iterator[tuple[torch.Tensor, nn.Module, str]]:
-        """Tensors that modules held at first, each with the attribute, and hold no more."""
+        """Tensors that modules held at first, each with the attribute, and hold no more.
+
+        Buffers too, if they are None now, or not there.
+        """
         now = self.now()
         for tensor, at in zip(self.held.tensors, self.held.origins, strict=True):
             if tensor not in now and not isinstance(tensor, nn.Parameter):
                 yield (tensor, *self._owners[at])
+        for module, registry in zip(self._modules, self._registries, strict=True):
+            for name, buffer in registry["_buffers"].items():
+                if buffer is not None and vars(module)["_buffers"].get(name) is None:
+                    yield buffer, module, name
 
     def held_in(self, owners: Iterable[tuple[nn.Module, str]]) -> Iterator[torch.Tensor]:
         """The tensors that some attributes held at first."""

@@ -109,6 +109,12 @@ def takes_it_once(part: Part, new: Tensor) -> Tensor:
     return new
 
 
+def empties_a_buffer(part: Part, new: Tensor) -> Tensor:
+    if part.early is not None:
+        new, part.early = new + part.early + 1, None
+    return new
+
+
 def counts_in_a_tensor(part: Part, new: Tensor) -> Tensor:
     part.none = torch.zeros(()) if part.none is None else part.none + 1
     return new * part.none
@@ -133,7 +139,7 @@ def registers(part: Part, new: Tensor) -> Tensor:
     return part.later
 
 
-ONCE = [takes_it_once, looks_for_none, fills_late, registers]
+ONCE = [takes_it_once, empties_a_buffer, looks_for_none, fills_late, registers]
 """They do something else in their first run only."""
 STATES = [
     replaces, reads_first, starts_with_none, in_a_dict, in_an_object, in_a_list,
@@ -256,3 +262,34 @@ def test_a_module_s_state_that_the_model_reads_before_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(CaptureError, match="'mean'"):
         assert_steps_are_eager(Reads(replaces), 2, warm=False)
+
+
+def test_a_dict_that_an_earlier_module_reads_in_the_next_run_is_refused() -> None:
+    class Shares(Part):
+        def __init__(self, state: State, found: dict[str, Tensor]) -> None:
+            super().__init__(state)
+            self.found = found
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            found: dict[str, Tensor] = {}
+            self.reads, self.one = Shares(reads_shared, found), Block()
+            self.two, self.writes = Block(), Shares(writes_shared, found)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.writes(self.two(self.one(self.reads(x))))
+
+    torch.manual_seed(0)
+    with pytest.raises(CaptureError, match="another module keeps a tensor"):
+        assert_steps_are_eager(Reads(), 2, warm=False)
+
+
+def reads_shared(part: Part, new: Tensor) -> Tensor:
+    part.none = new
+    return part.found.get("shared", new)
+
+
+def writes_shared(part: Part, new: Tensor) -> Tensor:
+    part.none = part.found["shared"] = new
+    return new
