@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -31,6 +31,7 @@ from fxpipe.cli.line import make_line, predict
 from fxpipe.cli.ranks import chunk_count, device_names, stage_count
 from fxpipe.cli.schedules import read_schedule, title
 from fxpipe.cli.show import step_line, write
+from fxpipe.cli.unused import refuse_unused
 from fxpipe.ir.cluster import Cluster
 from fxpipe.ir.cost import StageCost
 from fxpipe.ir.serial import to_json
@@ -43,6 +44,12 @@ from fxpipe.viz.units import bytes_text
 _KEPT = 1000
 """Bytes that a stage keeps without a model; what a recomputation starts from counts as nothing."""
 
+_OF_A_MODEL: Final = frozenset(
+    ("inputs", "dynamic", "cuts", "costs", "load", "high", "seed", "evaluation", "mode")
+)
+_WITHOUT_ONE: Final = frozenset(("forward", "backward"))
+"""Options that change nothing without a model, and with one."""
+
 EXAMPLES = """\b
 Examples:
 fxpipe simulate --devices 4 --chunks 8
@@ -53,6 +60,7 @@ fxpipe simulate my.models:unet -i 'f32[16,3,64,64]' --devices 2 --chunks 8
 
 
 def simulate(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -110,6 +118,12 @@ def simulate(
 
     'fxpipe schedule' compares schedules without a model, in units of time, and writes them to files.
     """
+    if model is None:
+        refuse_unused(context, _OF_A_MODEL, "is for a model, and none is named")
+    else:
+        refuse_unused(
+            context, _WITHOUT_ONE, "is for stages without a model; a model has its own costs"
+        )
     names = device_names(devices)
     order = read_schedule(schedule)
     count = stage_count(stages, len(names), order, cuts)

@@ -91,3 +91,18 @@ def test_a_recomputation_keeps_little_until_then(fxpipe: CLI) -> None:
 def test_times_that_are_none_are_refused(fxpipe: CLI, option: str, number: str) -> None:
     output = fxpipe("simulate", f"--{option}", number, code=2).output
     assert f"'--{option}': expected a finite number, not below 0, got {number}" in output
+
+
+@pytest.mark.parametrize(
+    "words", [("--cuts", "a"), ("-i", "f32[8,3]"), ("--seed", "0"), ("--eval",), ("--mode", "real")]
+)
+def test_options_of_a_model_need_one(fxpipe: CLI, words: tuple[str, ...]) -> None:
+    output = fxpipe("simulate", *words, code=2).output
+    assert "is for a model, and none is named" in output
+    assert "--input" in output if words[0] == "-i" else words[0] in output
+
+
+@pytest.mark.parametrize("option", ["--forward", "--backward"])
+def test_a_model_has_costs_of_its_own(fxpipe: CLI, option: str) -> None:
+    output = fxpipe("simulate", "tests.unit.cli.models:with_args", option, "3", code=2).output
+    assert f"{option} is for stages without a model; a model has its own" in output
