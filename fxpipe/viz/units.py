@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 def bytes_text(nbytes: float) -> str:
-    """``1536`` → ``1.5 kB``: three digits at most, powers of 1024."""
+    """``1536`` → ``1.5 KiB``: three digits at most, powers of 1024."""
     size = float(nbytes)
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1023.5:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.3g} {unit}"
         size /= 1024
-    return f"{size:.3g} TB"
+    return f"{size:.3g} TiB"
 
 
 def seconds_text(seconds: float) -> str:

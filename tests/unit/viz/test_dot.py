@@ -21,7 +21,7 @@ def test_portals_are_dashed_and_other_edges_are_not() -> None:
     assert len(edges) == 4
     assert len(dashed) == 1
     assert dashed[0].startswith("s0 -> s2 ")
-    assert 'label="skip · 2 MB"' in dashed[0]
+    assert 'label="skip · 2 MiB"' in dashed[0]
 
 
 def test_braces_balance_and_quotes_are_escaped() -> None:

@@ -32,9 +32,9 @@ def test_stages_show_what_they_consist_of() -> None:
 
 def test_edges_carry_their_bytes() -> None:
     texts = [text.text for text in _root().iterfind("s:text", NAMESPACE)]
-    assert "skip · 2 MB" in texts
+    assert "skip · 2 MiB" in texts
     assert "down" in texts
-    assert "1 MB" in texts
+    assert "1 MiB" in texts
     assert "up<1>" in texts
 
 

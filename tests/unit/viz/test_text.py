@@ -74,9 +74,9 @@ def test_plan_table() -> None:
     assert header[:3] == ["stage", "rank", "starts at"]
     assert header[3:] == ["params", "forward", "backward", "share", "kept", "in", "by portal"]
     assert rows == [
-        ["0", "0", "4 kB", "1 ms", "2 ms", "30.0%", "2 kB"],
-        ["1", "1", "mid.conv", "0 B", "2 ms", "2 ms", "40.0%", "0 B", "1 kB"],
-        ["2", "0", "up.conv", "0 B", "1 ms", "2 ms", "30.0%", "0 B", "1 kB", "1 kB from 0"],
+        ["0", "0", "4 KiB", "1 ms", "2 ms", "30.0%", "2 KiB"],
+        ["1", "1", "mid.conv", "0 B", "2 ms", "2 ms", "40.0%", "0 B", "1 KiB"],
+        ["2", "0", "up.conv", "0 B", "1 ms", "2 ms", "30.0%", "0 B", "1 KiB", "1 KiB from 0"],
     ]
 
 
@@ -86,6 +86,6 @@ def test_plan_table_without_costs() -> None:
 
 def test_rank_table() -> None:
     assert rank_table(STEP).splitlines()[2:] == [
-        "     0     3 s     3 s         50.0%            2 kB",
+        "     0     3 s     3 s         50.0%           2 KiB",
         "     1     3 s     3 s         50.0%             0 B",
     ]

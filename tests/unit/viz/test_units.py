@@ -10,12 +10,12 @@ from fxpipe.viz.units import bytes_text, seconds_text
     [
         (0, "0 B"),
         (1023, "1023 B"),
-        (1024, "1 kB"),
-        (1536, "1.5 kB"),
-        (123_456, "121 kB"),
-        (5 * 2**20, "5 MB"),
-        (3 * 2**30, "3 GB"),
-        (2**41, "2 TB"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (123_456, "121 KiB"),
+        (5 * 2**20, "5 MiB"),
+        (3 * 2**30, "3 GiB"),
+        (2**41, "2 TiB"),
     ],
 )
 def test_bytes(nbytes: int, text: str) -> None:
