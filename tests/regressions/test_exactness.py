@@ -366,29 +366,14 @@ def test_an_iteration_that_stops_in_a_forward_is_told_as_it_is(backend: str) -> 
         pipe.step(rows(), loss_fn=mean_square)
 
 
-class KeepsLoss(nn.Module):
-    """A layer that leaves a loss of its own in an attribute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.extra = x.square().mean() + self.layer.weight.square().sum()
-        return self.layer(x)
-
-
-def test_a_loss_that_reads_what_a_module_keeps_is_told_to_return_it() -> None:
+def test_a_target_with_a_graph_is_told_to_be_detached() -> None:
     """Torch's message alone, of a second backward, says nothing of the cause."""
-    model = nn.Sequential(nn.Linear(4, 4), KeepsLoss(), nn.Linear(4, 4), nn.Linear(4, 4))
-    with fxpipe.compile(model, ["cpu"] * 2, chunks=3, costs="estimate", cuts=["2"]) as pipe:
-
-        def loss_fn(output: Tensor, target: Any) -> Tensor:
-            return output.square().mean() + model[1].extra
-
+    teacher = nn.Linear(4, 4)
+    with fxpipe.compile(blocks(), ["cpu"] * 2, chunks=3, costs="estimate") as pipe:
         with pytest.raises(RuntimeError, match="a second time") as caught:
-            pipe.step(rows(), loss_fn=loss_fn)
-        assert "must be part of the result" in caught.value.__notes__[-1]
+            pipe.step(rows(), target=teacher(rows()), loss_fn=F.mse_loss)
+        assert "a target with a graph must be detached" in caught.value.__notes__[-1]
+        pipe.step(rows(), target=teacher(rows()).detach(), loss_fn=F.mse_loss)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
