@@ -154,7 +154,8 @@ class StageAttributes:
         seen: dict[int, tuple[str, Mapping[str, Any]]] = {}
         for path, module in self._modules():
             own = vars(self._shells.made_of(module))
-            for holder in (own, own["_buffers"], *self._behind_hooks(module)):
+            buffers = [own["_buffers"]] if "_buffers" in own else []  # a traced module has none
+            for holder in (own, *buffers, *self._behind_hooks(module)):
                 seen.setdefault(id(holder), (path, holder))
         yield from seen.values()
 
