@@ -224,7 +224,9 @@ class Modules:
 
 def _has_attributes(tensor: torch.Tensor) -> bool:
     """Whether Python has put something on a tensor (``x.mask = mask``)."""
-    return type(tensor) is torch.Tensor and bool(vars(tensor))
+    if type(tensor) is not torch.Tensor:
+        return False
+    return any(not name.startswith("_dynamo") for name in vars(tensor))  # notes of torch.compile
 
 
 def _as_called(module: nn.Module, via: str) -> str:

@@ -333,3 +333,18 @@ def test_sizes_among_the_results(stages: int) -> None:
 def test_looking_for_what_is_shared_writes_nothing_down() -> None:
     capture = fxpipe.trace(Around(), (torch.randn(4, WIDTH),))
     assert all(node.users for node in capture.graph.nodes if node.op == "get_attr")
+
+
+def test_notes_of_torch_on_tensors_do_not_count() -> None:
+    class Notes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = Block(), Block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.one(x)
+            torch._dynamo.mark_static_address(x)
+            return self.two(x)
+
+    capture = fxpipe.trace(Notes(), (torch.randn(4, WIDTH),))
+    assert all(span.fixed is None for span in capture.spans)
