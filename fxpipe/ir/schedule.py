@@ -124,7 +124,7 @@ class Schedule:
     def from_text(cls, text: str, name: str = "", replicas: int | None = None) -> Schedule:
         """One line per rank, cells separated by spaces or commas: ``0F0 0F1 0B0 0B1``.
 
-        Lines that start with ``#`` are left out; ``# replicas: 2`` is how `to_text` says that there are
+        What follows a ``#`` is left out; the line ``# replicas: 2`` is how `to_text` says that there are
         two copies of every stage.
 
         The CSV files of torch.distributed.pipelining are such texts (`fxpipe.ir.torch_order` reads
@@ -136,16 +136,18 @@ class Schedule:
             replicas: copies of every stage; what the text says, or one, if None.
 
         Raises:
-            ScheduleError: if words are no cells; the message lists rank and position of each.
+            ScheduleError: if words are no cells, where the message lists rank and position of each; if
+                there is none, or no number of copies where the text says that there is one.
         """
         lines = [line.strip() for line in text.splitlines()]
-        rows = [
-            line.replace(",", " ").split() for line in lines if line and not line.startswith("#")
-        ]
+        bare = (line.partition("#")[0].strip() for line in lines)
+        rows = [line.replace(",", " ").split() for line in bare if line]
         problems: list[str] = []
         ranks = tuple(tuple(_cells(rank, row, problems)) for rank, row in enumerate(rows))
+        title = f"schedule {name!r}" if name else "the schedule"
+        if not rows:
+            raise ScheduleError(f"{title} has no actions in it: a line per rank, such as 0F0 0B0")
         if problems:
-            title = f"schedule {name!r}" if name else "the schedule"
             listed = [f"  - {problem}" for problem in problems[:_LISTED]]
             if len(problems) > _LISTED:
                 listed.append(f"  - … and {len(problems) - _LISTED} more")
@@ -162,7 +164,7 @@ class Schedule:
 
 
 _CELLS: Final = frozenset((Compute, Fused, Update))
-_REPLICAS: Final = re.compile(r"#\s*replicas\s*:\s*(\d+)")
+_REPLICAS: Final = re.compile(r"#\s*replicas\s*:\s*(.*)")
 _LISTED: Final = 10
 """Words listed at most: a text of another kind has nothing else."""
 
@@ -178,5 +180,11 @@ def _cells(rank: int, words: list[str], problems: list[str]) -> Iterator[Cell]:
 
 def _copies(lines: list[str]) -> int:
     """How many copies of every stage the lines say that there are."""
-    found = (_REPLICAS.fullmatch(line) for line in lines)
-    return next((int(match[1]) for match in found if match), 1)
+    found = next(filter(None, map(_REPLICAS.fullmatch, lines)), None)
+    if found is None:
+        return 1
+    if not found[1].isdecimal():
+        raise ScheduleError(
+            f"{found[0]!r}: replicas must be a number, that of the copies of every stage"
+        )
+    return int(found[1])

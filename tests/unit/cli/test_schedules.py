@@ -77,7 +77,7 @@ def test_a_file_without_a_schedule_is_refused(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="'hello' is no action"):
         read_schedule(str(tmp_path / "odd.txt"))
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(typer.BadParameter, match=r"empty.txt has no actions in it"):
+    with pytest.raises(typer.BadParameter, match=r"empty.txt: .* has no actions in it"):
         read_schedule(str(tmp_path / "empty.txt"))
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(typer.BadParameter, match=r"cannot read .*bytes.txt"):

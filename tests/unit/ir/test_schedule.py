@@ -48,7 +48,7 @@ def test_a_text_of_another_kind_is_not_listed_in_full() -> None:
 
 @given(schedules)
 def test_text_returns_every_schedule_whose_ranks_do_something(schedule: Schedule) -> None:
-    if all(schedule.ranks):
+    if schedule.ranks and all(schedule.ranks):
         text = schedule.to_text()
         assert Schedule.from_text(text, schedule.name, schedule.replicas) == schedule
 
@@ -106,3 +106,20 @@ def test_what_is_no_cell_is_refused() -> None:
         Schedule(((Compute(Kind.FORWARD, 0, 0),), (Compute(Kind.FORWARD, 1, 0), "1B0")))  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="one copy of every stage or more, not 0"):
         Schedule((), replicas=0)
+
+
+def test_what_follows_a_number_sign_is_left_out() -> None:
+    text = "0F0 0B0  # the first\n  # nothing\n1F0, 1B0# replicas: 7\n"
+    assert Schedule.from_text(text) == Schedule.from_text("0F0 0B0\n1F0 1B0")
+
+
+@pytest.mark.parametrize("number", ["x", "", "2.0", "-1", "two of them"])
+def test_copies_are_a_number(number: str) -> None:
+    with pytest.raises(ScheduleError, match=f"# replicas: ?{number}.*: replicas must be a number"):
+        Schedule.from_text(f"# replicas: {number}\n0F0 0B0")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "# replicas: 2", "# 0F0"])
+def test_a_text_without_actions_is_refused(text: str) -> None:
+    with pytest.raises(ScheduleError, match="schedule 'mine' has no actions in it"):
+        Schedule.from_text(text, "mine")
