@@ -228,7 +228,9 @@ class Pipeline(Decided):
 
     def _seed(self, variants: Sequence[Situation]) -> Seed:
         if not any(situation.draws for situation in variants):
-            return Seed(0, 0)
+            # A backward may draw yet (hooks): nothing is taken from the caller's generator for that.
+            base = self._options.seed
+            return Seed(torch.initial_seed() if base is None else base, self.steps_done)
         if self._options.seed is not None:
             refuse_to_run_again()
             return Seed(self._options.seed, self.steps_done)

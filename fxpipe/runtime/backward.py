@@ -23,6 +23,11 @@ class Roots:
         self._at: list[GradientEdge | Tensor] = []
         self._grads: list[Tensor] = []
 
+    @property
+    def starts(self) -> Sequence[GradientEdge | Tensor]:
+        """All of them."""
+        return self._at
+
     def add_all(self, edges: Iterable[Edges], grads: Iterable[Gradients]) -> None:
         """Values' gradients, position by position, where there is one and the value has a graph."""
         for edge, grad in zip(edges, grads, strict=False):

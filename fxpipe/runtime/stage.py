@@ -12,6 +12,7 @@ from fxpipe.errors import ExecutionError
 from fxpipe.ir.stage import HOST, StageProgram
 from fxpipe.runtime.activations import Entry, Frame
 from fxpipe.runtime.backward import Roots
+from fxpipe.runtime.backward_draws import BackwardDraws
 from fxpipe.runtime.caller_inputs import CallerInputs
 from fxpipe.runtime.for_now import saved_for_now
 from fxpipe.runtime.lane import Lane
@@ -70,6 +71,7 @@ class StageRunner:
         self._result = (
             ModelResult(self._from_caller, lane.device, weights.place) if is_last else None
         )
+        self._draws = BackwardDraws(program.stage, ports)
         self._module = weights.module
         self._held = saved_for_now if for_now else nullcontext
         self._outputs = {name: at for at, name in enumerate(program.outputs)}
@@ -236,6 +238,7 @@ class StageRunner:
                 self._run_backward(frame, micro_batch, step)
         else:
             frame.handed = frame.later[len(self.ports.writes) :]
+            self._draws.pass_on(step, micro_batch)
         for at, placeholder in self._reads_first:
             step.input_grads[micro_batch][placeholder] = frame.handed[at]
         frame.forget_graph()
@@ -257,7 +260,8 @@ class StageRunner:
         if frame.outputs:
             grads = [self._from_caller.brought(grad) for grad in step.output_grads[micro_batch]]
             starts.add_all(frame.outputs, grads)
-        starts.run(only=(self._anchor,) if step.inputs_only else ())
+        with self._draws.keyed(step, micro_batch, starts.starts):
+            starts.run(only=(self._anchor,) if step.inputs_only else ())
         entry = frame.entry
         assert entry is not None
         frame.handed = entry.gradients()

@@ -13,6 +13,7 @@ from fxpipe.ir.signature import CallSignature
 from fxpipe.ir.stage import StageGraph, StageProgram
 from fxpipe.runtime.activations import Frame
 from fxpipe.runtime.backend import Transport
+from fxpipe.runtime.backward_draws import Drawn
 from fxpipe.runtime.batch_norm import Statistics
 from fxpipe.runtime.leaves import Leaves, Place
 from fxpipe.runtime.loss import LossTask
@@ -70,6 +71,7 @@ class Step:
             in the order in which their gradients are added up.
         loss_draws: the generators that the loss may draw from, where it is computed again.
         left: the tensors that forwards leave in attributes, where a loss may read them.
+        drawn: per stage and micro-batch, how often backwards have drawn random numbers.
         statistics: what deferred batch norms have seen.
         losses: per micro-batch, not weighted.
         outputs: per micro-batch, the output leaves, sealed.
@@ -118,6 +120,7 @@ class Step:
         self.loss_draws: dict[Place, LossDraws] = {}
         reads = loss is not None and loss.loss_fn is not None
         self.left = LeftTensors() if reads else None
+        self.drawn: dict[tuple[int, int], Drawn] = {}
         self.statistics = Statistics()
         self.inputs_only = False
         count = len(inputs)
