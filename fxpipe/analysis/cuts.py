@@ -63,7 +63,7 @@ def legal_cuts(capture: Capture) -> tuple[int, ...]:
     Position i means just before ``capture.body[i]``; 0 and ``len(body)`` are no cuts. Takes time linear
     in the graph.
     """
-    return _uncovered(len(capture.body), bonds(capture))
+    return uncovered(len(capture.body), bonds(capture))
 
 
 def cuts_for_training(capture: Capture) -> tuple[int, ...]:
@@ -73,10 +73,11 @@ def cuts_for_training(capture: Capture) -> tuple[int, ...]:
     that each call changes.
     """
     graph = _Graph(capture)
-    return _uncovered(len(capture.body), (*bonds(capture), *_stateful(graph, training_buffers)))
+    return uncovered(len(capture.body), (*bonds(capture), *_stateful(graph, training_buffers)))
 
 
-def _uncovered(size: int, found: Iterable[Bond]) -> tuple[int, ...]:
+def uncovered(size: int, found: Iterable[Bond]) -> tuple[int, ...]:
+    """The positions 1 to size - 1 that no bond forbids, ascending."""
     change = [0] * (size + 2)
     for bond in found:
         change[bond.first + 1] += 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fxpipe.analysis.cuts import bonds, cuts_for_training, legal_cuts
+from fxpipe.analysis.eager_order import cuts_in_order
 from fxpipe.errors import InfeasiblePlanError, PartitionError
 from fxpipe.partitioners.assemble import anchored, plan_of
 from fxpipe.partitioners.chain import solve
@@ -71,9 +72,9 @@ def partition(
 def _best(
     capture: Capture, costs: CostProfile, stages: int, cluster: Cluster | None
 ) -> tuple[int, ...]:
-    """The best cuts, of those that training could take over if there are enough of them."""
-    for cuts in (cuts_for_training(capture), legal_cuts(capture)):
-        solved = solve(chain_of(capture, costs, cluster, cuts), stages)
+    """The best cuts: of those that training could take over, summing as eager does, if these suffice."""
+    for choose in (cuts_in_order, cuts_for_training, legal_cuts):
+        solved = solve(chain_of(capture, costs, cluster, choose(capture)), stages)
         if solved is not None:
             return solved
     raise InfeasiblePlanError(_too_many(capture, stages))
