@@ -73,9 +73,10 @@ def _has_memory(parameter: nn.Parameter) -> bool:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """What tensors that share memory have in common, as long as one of them lives."""
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # wrappers around other tensors have none
-        return id(tensor)
+    with torch._C.DisableTorchFunction():  # a recording in progress does not take this for a use
+        if tensor.layout is not torch.strided:
+            return id(tensor)
+        try:
+            return int(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):  # wrappers around other tensors have none
+            return id(tensor)

@@ -72,7 +72,10 @@ class Mutations:
         effects = Effects()
         if as_buffer:
             full = f"{path}.{name}" if path else name
-            self._script.replace_buffer(full, module._buffers.get(name), value, effects)
+            old = module._buffers.get(name)
+            if old is not None and old not in self._values.left:
+                self._values.node(old)  # the model may have it in hand: it is read before it goes
+            self._script.replace_buffer(full, old, value, effects)
         args = (self._script.constant(module), name, self._values.argument(value), *more)
         self._script.emit("call_function", function, args, effects=effects)
 

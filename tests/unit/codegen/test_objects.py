@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from fxpipe.capture.trace import trace
 from fxpipe.codegen.generate import generate
+from fxpipe.errors import CaptureError
 from fxpipe.portals.edges import link
 from tests.builders import load_stages, plan_at, run_stages
 from tests.unit.codegen.test_reroll import body
@@ -152,36 +154,38 @@ class Positioned(nn.Module):
 
 
 class Counts(nn.Module):
-    """Its layers look at a counter made in forward, and at one of the model's own."""
+    """Its layers look at a counter: one made in forward, or the model's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: Position | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Positioned() for _ in range(2))
-        self.calls = nn.ModuleList(Positioned() for _ in range(2))
-        self.count = Position()
+        self.count = count
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        position = Position()
+        position = self.count or Position()
         for layer in self.layers:
             x = layer(x, position)
-        for layer in self.calls:
-            x = layer(x, self.count)
         return x.exp()
 
 
-def test_counters_made_in_forward_begin_anew_and_the_models_own_go_on() -> None:
+def test_counters_made_in_forward_begin_anew() -> None:
     model = Counts()
     capture = trace(model, (X,))
-    assert model.count.index == 0
     plan = plan_at(capture, "exp")
     graph = link(capture, plan)
     programs = generate(capture, plan, graph, model)
     assert "position = self.new_position(0)" in body(programs[0].source)
     stages = load_stages(programs, model, capture)
     results = [run_stages(stages, programs, graph, [X])[0] for _ in range(2)]
-    assert model.count.index == 4
-    model.count.index = 0
     assert all(torch.equal(found, model(X)) for found in results)
+
+
+def test_counters_that_the_model_shares_among_its_layers_are_refused() -> None:
+    model = Counts(Position())
+    with pytest.raises(CaptureError, match="it changes its attribute 'count'"):
+        trace(model, (X,))
+    assert model.count is not None
+    assert model.count.index == 0
 
 
 class Lazy(nn.Module):
