@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import nullcontext
 
 import pytest
+from torch.nn.modules.module import _global_forward_pre_hooks
 
 from fxpipe.ir.action import Action, Direction, Payload, Transfer
 from fxpipe.runtime.backend import Backend, Cancelled, RankMain, Route, Transport
@@ -57,6 +58,7 @@ def test_a_cancelled_transport(backend: Backend) -> None:
     assert transport.failed
     with pytest.raises(Cancelled):
         transport.receive(0, 0)
+    assert not _global_forward_pre_hooks, "where no rank runs, no forward is to end"
 
 
 def test_ranks_talk_to_each_other(backend: Backend) -> None:

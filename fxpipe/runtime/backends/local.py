@@ -83,11 +83,14 @@ class LocalBackend:
             tasks = [
                 Task(partial(copy_context().run, run), transport, done, failures) for run in runs
             ]
+            local = transport if isinstance(transport, LocalTransport) else None
+            if local is not None:
+                local.begin()
             try:
                 run_all(tasks, workers, done, transport)
             finally:
-                if isinstance(transport, LocalTransport):
-                    transport.end()
+                if local is not None:
+                    local.end()
         if failures:
             failure = failures[0]
             failures.clear()

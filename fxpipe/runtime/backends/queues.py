@@ -22,6 +22,7 @@ class LocalTransport:
         self._queues: list[SimpleQueue[tuple[int | None, Any]]] = [SimpleQueue() for _ in routes]
         self._early: list[dict[int, Any]] = [{} for _ in routes]
         self._handles: list[RemovableHandle] = []
+        self._runs = False
 
     def send(self, route: int, micro_batch: int, value: Any) -> None:
         """Put a value on its way."""
@@ -50,15 +51,21 @@ class LocalTransport:
             arrived, value = queue.get()
         return value
 
+    def begin(self) -> None:
+        """Ranks run from here to `end`."""
+        self._runs = True
+
     def cancel(self) -> None:
         """Wake everyone who waits for a value; forwards end at their next call of a module."""
         self.failed = True
-        self._handles.append(register_module_forward_pre_hook(_end_early))
+        if self._runs:
+            self._handles.append(register_module_forward_pre_hook(_end_early))
         for queue in self._queues:
             queue.put((None, None))
 
     def end(self) -> None:
         """All ranks have ended."""
+        self._runs = False
         while self._handles:
             self._handles.pop().remove()
 
