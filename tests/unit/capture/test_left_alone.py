@@ -182,6 +182,7 @@ def test_after_a_recording(mode: str, training: bool) -> None:
     assert everything(model) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["real", "fake"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_after_an_interrupt_anywhere(mode: str, error: type[BaseException]) -> None:
@@ -203,6 +204,7 @@ def test_after_an_interrupt_anywhere(mode: str, error: type[BaseException]) -> N
             assert one == two, f"interrupted at step {at} of {total}"
 
 
+@pytest.mark.slow
 def test_after_an_interrupt_of_compile() -> None:
     model = prepared()
     options: dict[str, Any] = {"example_args": (X,), "threads_per_rank": 1}
