@@ -150,18 +150,16 @@ class Modules:
             self._open(frame, args, kwargs)
         self._script.frames.append(frame)
         try:
-            result = run(*args, **kwargs)
-            self._check_random()
+            try:
+                result = run(*args, **kwargs)
+                self._check_random()
+            finally:
+                self._script.frames.pop()
         except Exception:
-            self._script.frames.pop()
             with self._recorder.paused():
                 frame.fixed = "it raises an exception"  # which the code around it may catch
                 self._close(frame, None)
             raise
-        except BaseException:
-            self._script.frames.pop()
-            raise
-        self._script.frames.pop()
         with self._recorder.paused():
             self._close(frame, result)
         return result
